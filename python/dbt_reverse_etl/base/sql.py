@@ -63,7 +63,7 @@ def _returning(macro: Any) -> Any:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL of Spark."""
+    """A name as SQL of Spark, and of MySQL."""
     return f"`{name.replace('`', '``')}`"
 
 

@@ -13,6 +13,7 @@ from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, des
 from dbt_reverse_etl.sinks.base import Sink
 
 ENTRY_POINTS = "dbt_reverse_etl.sinks"
+_EXTRAS = {"delta": "spark"}  # of our own types: the name of the type, where it is no other one
 
 
 def sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:
@@ -49,6 +50,10 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
         problems.extend(error.problems)
         return None
     except Exception as error:  # a package of anyone may raise anything while it is imported
+        if isinstance(error, ModuleNotFoundError) and entry.dist and entry.dist.name == "dbt-reverse-etl":
+            next_step = f"pip install 'dbt-reverse-etl[{_EXTRAS.get(entry.name, entry.name)}]'"
+            problems.append(Problem(where, f"no package {error.name}", "it installed", next_step))
+            return None
         module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
         found = f"{entry.value}, whose import raises {type(error).__name__}{module}"
         problems.append(Problem(where, found, "a sink that can be imported", "install what it needs, or update it"))

@@ -103,6 +103,7 @@ def _said(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str
     if detail["type"] == "union_tag_invalid":
         return f"one of {detail['ctx']['expected_tags']}"
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    message = message.removeprefix("input was not ")
     for path, text in text_leaves(given):
         if place.hides(path) and text:
             message = _without(message, text)

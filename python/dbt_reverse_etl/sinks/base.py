@@ -24,12 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from dbt_reverse_etl.base.errors import Problem
+from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.base.untraced import without_traces
 from dbt_reverse_etl.sinks.buckets import BatchBuckets
@@ -189,6 +189,14 @@ _REACHING = frozenset(
 )
 
 
+_AnyOptions = TypeVar("_AnyOptions", bound=Options)
+
+
+def options_of(task: SinkTask, model: type[_AnyOptions]) -> _AnyOptions:
+    """The options of a task, or their defaults."""
+    return task.options if isinstance(task.options, model) else model.model_validate({})
+
+
 class Sink(ABC):
     """A type of destination.
 
@@ -242,6 +250,10 @@ class Sink(ABC):
     def address(self) -> str:
         """Where it is, for messages: no credential, and no path that may hold one."""
         return self.identity
+
+    def problem(self, found: str, expected: str, next_step: str) -> DestinationError:
+        """An error of this destination."""
+        return DestinationError(Problem(f"destination {self.address}", found, expected, next_step))
 
     def limits(self, task: SinkTask) -> Limits:  # noqa: ARG002  (a sink may depend on the options)
         """Limits for this sync."""

@@ -15,48 +15,31 @@ from typing import Literal, cast
 
 import pyarrow as pa
 from pydantic import Field, model_validator
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.types import StructField, StructType
+from pyspark.sql.utils import is_remote
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, SinkTask, SparkSink
+from dbt_reverse_etl.sinks.delta_failures import SPARK_ERRORS, judge, kind_of
+from dbt_reverse_etl.sinks.delta_log import (
+    has_no_log,
+    location_of,
+    newest_version,
+    numbered,
+    properties_of,
+    session,
+    sized_as,
+    writable_columns,
+)
 from dbt_reverse_etl.sinks.delta_statements import add, create, merge, overwrite
 from dbt_reverse_etl.sinks.fence import refuse_newer
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.sinks.refusals import (
-    LOST_RECORD,
-    OTHER_RUN,
-    inexact_types,
-    null_keys,
-    refused_deletes,
-    rejections,
-    unmapped_key,
-)
-
-try:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
-    from pyspark.sql.types import StructField, StructType
-    from pyspark.sql.utils import is_remote
-
-    from dbt_reverse_etl.sinks.delta_failures import SPARK_ERRORS, judge
-    from dbt_reverse_etl.sinks.delta_log import (
-        has_no_log,
-        location_of,
-        newest_version,
-        numbered,
-        properties_of,
-        session,
-        sized_as,
-        writable_columns,
-    )
-    from dbt_reverse_etl.values.spark_types import spark_type
-except ModuleNotFoundError as error:
-    next_step = "pip install 'dbt-reverse-etl[spark]'"
-    raise ConfigurationError(
-        Problem("destination of type delta", "no package pyspark", "it installed", next_step)
-    ) from error
+from dbt_reverse_etl.sinks.refusals import LOST_RECORD, OTHER_RUN, null_keys, refused_deletes, rejections, unmapped_key
+from dbt_reverse_etl.values.spark_types import spark_type
 
 RESYNC = "restore the table, or dbt run-operation resync for this sync"
 _STEPS = 1_000_000  # commits of one run
@@ -98,8 +81,7 @@ class DeltaSink(SparkSink):
     validates_early = True
     promise = "Exactly-once effect: all rows of a push and their record are one commit."
 
-    def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, DeltaSettings)  # noqa: S101  (the engine validates with settings_model)
+    def __init__(self, settings: DeltaSettings) -> None:
         self._settings = settings
         self._done = 0
 
@@ -119,8 +101,8 @@ class DeltaSink(SparkSink):
         return Limits(rows=500_000, bytes=256 * 2**20, concurrency=1)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse what names no table, paths that leave the folder, keys that are not mapped, types that Spark has not."""
-        problems = unmapped_key(task) + inexact_types(task, "Delta", is_supported)
+        """Refuse what names no table, paths that leave the folder, keys that are not mapped."""
+        problems = unmapped_key(task)
         # What its commits record is asked of a JVM of this process. No fault of the configuration: other syncs are pushed.
         if task.known == "types" and (is_remote() or has_no_log(session())):
             found = "a session of Spark Connect" if is_remote() else "another Delta, as that of Databricks"
@@ -344,27 +326,15 @@ class DeltaSink(SparkSink):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Spark's own texts may quote values, so only the kind of an error is told."""
+        """Errors of Spark as problems in three parts."""
         try:
             yield
         except SPARK_ERRORS as error:
-            condition = error.getCondition() if isinstance(error, PySparkException) else None
-            found = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
-            raise self._error(
-                found, "a table that can be read and written", "see Spark's log, then push again"
-            ) from None
+            expected, next_step = "a table that can be read and written", "see Spark's log, then push again"
+            raise self._error(kind_of(error), expected, next_step) from None
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
         return DestinationError(Problem(f"Delta, {self.identity}", found, expected, next_step))
-
-
-def is_supported(arrow_type: pa.DataType) -> bool:
-    """Whether Spark has the type."""
-    try:
-        spark_type(arrow_type)
-    except TypeError:
-        return False
-    return True
 
 
 def _path(name: str) -> str:

@@ -20,7 +20,7 @@ _OF_A_VALUE = re.compile(
 
 
 def judge(error: Exception) -> tuple[Outcome, str]:
-    """The outcome of a statement that failed and committed nothing. Spark's text may quote values, so only kind and condition are given."""
+    """The outcome of a statement that failed and committed nothing."""
     if any(word in str(error) for word in _OF_A_ROW):
         return Outcome.REJECTED, "a constraint of the table refused the row"
     if not isinstance(error, _PERMANENT) and (found := _OF_A_VALUE.search(str(error))):
@@ -28,6 +28,11 @@ def judge(error: Exception) -> tuple[Outcome, str]:
             Outcome.REJECTED,
             f"an expression over the row failed, as of a constraint or a generated column: {found[1]}",
         )
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
     outcome = Outcome.FATAL if isinstance(error, _PERMANENT) else Outcome.RETRYABLE
-    return outcome, f"Spark failed: {type(error).__name__}{f' ({condition})' if condition else ''}"
+    return outcome, f"Spark failed: {kind_of(error)}"
+
+
+def kind_of(error: Exception) -> str:
+    """Its type and condition, for Spark's text may quote values."""
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    return f"{type(error).__name__}{f' ({condition})' if condition else ''}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dbt_reverse_etl.sinks.base import SinkTask
 
 
-class NewerFence(Exception):
-    """The record of a destination tells of a run that is newer than every run in the ledger.
+class _OtherFence(Exception):
+    """The record of a destination tells of another run than the ledger.
 
     Attributes:
         fence: of that run.
@@ -17,16 +17,12 @@ class NewerFence(Exception):
         self.fence = fence
 
 
-class OlderFence(Exception):
-    """The record of a destination tells of a run before one that has written there since: it was put back from a backup.
+class NewerFence(_OtherFence):
+    """Of one that is newer than every run in the ledger."""
 
-    Attributes:
-        fence: of that run.
-    """
 
-    def __init__(self, fence: int) -> None:
-        super().__init__(f"fence {fence}")
-        self.fence = fence
+class OlderFence(_OtherFence):
+    """Of one before a run that has written there since: it was put back from a backup."""
 
 
 def refuse_older(stored: int, task: SinkTask) -> None:

@@ -8,7 +8,7 @@ From texts, as databases give them, or from parsed objects, as streams do.
 | bool | `true`, `false`, `1`, `0` |
 | binary | hexadecimal |
 | timestamp | `2024-01-01 00:00:00.000000`, in UTC; a `+00` behind it is dropped |
-| date, time | `2024-01-01`, `09:30:00.000000` |
+| date | `2024-01-01` |
 | list, struct, map | JSON, as of `dbt_reverse_etl.values.encoding`; of an array, a JSON list of the texts of its elements |
 
 A value of another form was not written by us: it is NULL here, and its row is marked.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime
 from decimal import Decimal, DecimalException
 from typing import Any
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 UNREADABLE = "_unreadable"
 # What a column of a wider type shows behind the value: `2024-01-01 00:00:00` of a date, `5.00` of a whole number.
@@ -59,7 +59,7 @@ def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema, arrays: Collection
     columns, unreadable = [], pa.array([False] * len(texts[schema.names[0]]), pa.bool_())
     for field in schema:
         parse = _of_arrays if field.name in arrays else _parsed
-        column, wrong = _column(texts[field.name], plain_type(field.type), parse)
+        column, wrong = _column(texts[field.name], field.type, parse)
         columns.append(column)
         unreadable = unreadable if wrong is None else pc.or_(unreadable, wrong)
     return pa.Table.from_arrays([*columns, unreadable], [*schema.names, UNREADABLE])
@@ -80,7 +80,7 @@ def rows_of_objects(
     """
     columns, marked = [], pa.array(unreadable, pa.bool_())
     for field in schema:
-        values, kind = [row.get(field.name) for row in objects], plain_type(field.type)
+        values, kind = [row.get(field.name) for row in objects], field.type
         try:
             columns.append(_of_values(values, kind, parse))
         except _WRONG:
@@ -125,7 +125,7 @@ def _of_arrays(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Lists, from JSON lists of the texts of their elements. Raises as `_parsed`."""
     lists = [None if text is None else _list(json.loads(text)) for text in texts.to_pylist()]
     array = pa.array(lists, pa.list_(pa.string()))
-    elements = _parsed(array.flatten(), plain_type(kind.value_type))
+    elements = _parsed(array.flatten(), kind.value_type)
     return pa.ListArray.from_arrays(array.offsets, elements, mask=array.is_null()).cast(kind)
 
 
@@ -158,8 +158,6 @@ def _of_one(kind: pa.DataType) -> Callable[[str], Any] | None:
         return bytes.fromhex
     if pt.is_decimal(kind):
         return Decimal
-    if pt.is_time(kind):
-        return time.fromisoformat
     return (lambda text: from_json(_loads(text), kind)) if pt.is_nested(kind) else None
 
 
@@ -177,7 +175,7 @@ def from_json(value: Any, kind: pa.DataType) -> Any:
         return {field.name: from_json(value[field.name], field.type) for field in kind}
     if pt.is_map(kind):
         return [(from_json(key, kind.key_type), from_json(item, kind.item_type)) for key, item in _pairs(value, kind)]
-    if is_list(kind):
+    if pt.is_list(kind):
         return [from_json(item, kind.value_type) for item in _list(value)]
     return _scalar(value, kind)
 
@@ -189,7 +187,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _pairs(value: Any, kind: pa.DataType) -> list[tuple[Any, Any]]:
-    if is_text(plain_type(kind.key_type)):
+    if is_text(kind.key_type):
         return list(value.items())
     if any(one.keys() != {"key", "value"} for one in _list(value)):
         raise ValueError("no pairs of a map")
@@ -223,9 +221,6 @@ def _of_json_text(text: str, kind: pa.DataType) -> Any:
     if pt.is_date(kind):
         day = date.fromisoformat(text)
         return _checked(day, day.isoformat() == text)
-    if pt.is_time(kind):
-        clock = time.fromisoformat(text)
-        return _checked(clock, clock.isoformat(timespec="microseconds") == text)
     return text
 
 

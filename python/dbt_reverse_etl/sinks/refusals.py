@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,22 +30,6 @@ def unmapped_key(task: SinkTask) -> list[Problem]:
     if task.key and set(task.key) <= set(names):
         return []
     return [Problem(f"sync {task.sync}, key", str(list(task.key)), f"fields among {names}", "map the key columns")]
-
-
-def inexact_types(task: SinkTask, database: str, is_supported: Callable[[pa.DataType], bool]) -> list[Problem]:
-    """Fields of a type without an exact form."""
-    expected, next_step = f"a type that {database} can hold exactly", "cast the column in the model"
-    return [
-        Problem(f"sync {task.sync}, field {field.name}", f"the type {field.type}", expected, next_step)
-        for field in task.schema
-        if not is_supported(field.type)
-    ]
-
-
-def one_array(column: pa.ChunkedArray) -> Any:
-    """A column in one piece."""
-    array = column.combine_chunks()
-    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def positions(mask: Any) -> list[int]:
@@ -76,7 +60,7 @@ def null_keys(batch: pa.Table, key: Sequence[str]) -> dict[int, str]:
     """Row -> reason of each row with NULL in its key."""
     found: dict[int, str] = {}
     for name in key:
-        found |= reasons_of(name, [(one_array(batch.column(name)).is_null(), NULL_KEY)])
+        found |= reasons_of(name, [(batch.column(name).combine_chunks().is_null(), NULL_KEY)])
     return found
 
 
@@ -89,7 +73,7 @@ def refused_deletes(rows: pa.Table, mode: Mode) -> dict[int, str]:
     """Row -> reason of each delete, in a mode that has none."""
     if mode.deletes:
         return {}
-    return dict.fromkeys(positions(pc.equal(one_array(rows.column(OPERATION)), "delete")), NEVER_DELETES)
+    return dict.fromkeys(positions(pc.equal(rows.column(OPERATION).combine_chunks(), "delete")), NEVER_DELETES)
 
 
 def rejections(refused: Mapping[int, str]) -> Delivery:

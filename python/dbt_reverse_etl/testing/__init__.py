@@ -12,7 +12,6 @@
 Each test starts with a destination that is empty. What the sink does not offer (a mode, transactions) is skipped.
 """
 
-from dbt_reverse_etl.testing.clock import FakeClock
 from dbt_reverse_etl.testing.contract import SinkContract
 from dbt_reverse_etl.testing.rows import (
     CAPTURED,
@@ -29,7 +28,7 @@ from dbt_reverse_etl.testing.rows import (
     outcomes,
     person,
 )
-from dbt_reverse_etl.testing.under_test import MakeSink, MakeTask, ReadBack, Trouble
+from dbt_reverse_etl.testing.under_test import ReadBack, Trouble
 
 __all__ = [
     "CAPTURED",
@@ -37,9 +36,6 @@ __all__ = [
     "SNAPSHOT_ID",
     "TYPES",
     "Change",
-    "FakeClock",
-    "MakeSink",
-    "MakeTask",
     "ReadBack",
     "Row",
     "SinkContract",

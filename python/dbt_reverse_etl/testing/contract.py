@@ -31,7 +31,7 @@ from dbt_reverse_etl.testing.rows import (
     person,
 )
 from dbt_reverse_etl.testing.transactions import TransactionContract
-from dbt_reverse_etl.testing.under_test import MakeSink, MakeTask, ReadBack, Trouble, secrets_of
+from dbt_reverse_etl.testing.under_test import Trouble, secrets_of
 
 CANARY = "canary-2718281828"
 _SEPARATORS = (*",;|/-_:. +=~#", "\t", "\x1f", "\0", "::", "||", "','")
@@ -45,12 +45,12 @@ class SinkContract(TransactionContract):
     A test of a thing that the sink does not claim to have is skipped, so that its author reads what was not proved.
     """
 
-    def test_it_says_what_it_is(self, make_sink: MakeSink) -> None:
-        sink = make_sink()
+    def test_it_says_what_it_is(self) -> None:
+        sink = self.make_sink()
         assert sink.type.strip()
         assert sink.promise.strip()
         assert sink.modes
-        assert sink.identity == make_sink().identity, "the same settings are the same destination"
+        assert sink.identity == self.make_sink().identity, "the same settings are the same destination"
 
     def test_unknown_settings_and_options_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(ValidationError):
@@ -58,12 +58,12 @@ class SinkContract(TransactionContract):
         with pytest.raises(ValidationError):
             self.sink_class.options_model.model_validate({"no_such_option": 1})
 
-    def test_secrets_are_not_in_texts_of_settings_and_sink(self, settings: dict[str, Any], make_sink: MakeSink) -> None:
+    def test_secrets_are_not_in_texts_of_settings_and_sink(self, settings: dict[str, Any]) -> None:
         model = self.sink_class.settings_model.model_validate(settings)
         secrets = secrets_of(model)
         if not secrets:
             pytest.skip("no secret settings")
-        sink = make_sink()
+        sink = self.make_sink()
         texts = [repr(model), str(model), model.model_dump_json(), repr(sink), str(sink), sink.identity]
         assert not [secret for secret in secrets if any(secret in text for text in texts)]
 
@@ -78,103 +78,91 @@ class SinkContract(TransactionContract):
         assert not [secret for secret in secrets_of(model) if secret in f"{caught.value} {caught.value!r}"]
 
     def test_opening_an_unreachable_destination_raises_no_other_error_and_shows_no_secret(
-        self, unreachable: dict[str, Any], make_task: MakeTask
+        self, unreachable: dict[str, Any]
     ) -> None:
         model = self.sink_class.settings_model.model_validate(unreachable)
         sink, said = self.sink_class(model), ""
         try:
-            sink.open(make_task())
+            sink.open(self.make_task())
         except DestinationError as error:  # any other one fails the test: the engine would not know what it means
             said = f"{error} {error!r}"
         finally:
             sink.close()
         assert not [secret for secret in secrets_of(model) if secret in said]
 
-    def test_close_is_allowed_before_open(self, make_sink: MakeSink) -> None:
-        sink = make_sink()
+    def test_close_is_allowed_before_open(self) -> None:
+        sink = self.make_sink()
         sink.check()
         sink.close()
 
-    def test_asking_for_rights_finds_none_missing_where_a_push_can_be_done_and_writes_nothing(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        task = make_task()
+    def test_asking_for_rights_finds_none_missing_where_a_push_can_be_done_and_writes_nothing(self) -> None:
+        task = self.make_task()
         early = replace(task, schema=pa.schema([task.schema.field(name) for name in task.key]), known="key")
-        assert make_sink().rights(early).missing == (), "before there is an object"
-        with opened(make_sink(), task) as sink:
+        assert self.make_sink().rights(early).missing == (), "before there is an object"
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             sink.finish()
         for asked in (early, next_run(task)):
-            assert make_sink().rights(asked).missing == ()
-        self._holds(read_back, task, [person(1)])
+            assert self.make_sink().rights(asked).missing == ()
+        self._holds(task, [person(1)])
 
     @pytest.mark.parametrize("count", [0, 1, 250])
-    def test_a_batch_of_any_size_arrives(
-        self, count: int, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        task, rows = make_task(), [person(number) for number in range(count)]
-        with opened(make_sink(), task) as sink:
-            assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * count
-            sink.finish()
-        self._holds(read_back, task, rows)
+    def test_a_batch_of_any_size_arrives(self, count: int) -> None:
+        task, rows = self.make_task(), [person(number) for number in range(count)]
+        self._delivered(task, rows)
+        self._holds(task, rows)
 
-    def test_every_type_arrives_exactly(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
+    def test_every_type_arrives_exactly(self) -> None:
         schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in self.types.items())])
-        task, rows = make_task(schema), self._rows_of_every_type()
-        with opened(make_sink(), task) as sink:
+        task, rows = self.make_task(schema), self._rows_of_every_type()
+        with opened(self.make_sink(), task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
             sink.finish()
-        self._holds(read_back, task, rows)
+        self._holds(task, rows)
 
-    def test_what_was_delivered_is_read_for_a_reconcile(self, make_sink: MakeSink, make_task: MakeTask) -> None:
+    def test_what_was_delivered_is_read_for_a_reconcile(self) -> None:
         schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in self.types.items())])
-        task, rows = make_task(schema), self._rows_of_every_type()
-        with opened(make_sink(), task) as sink:
+        task, rows = self.make_task(schema), self._rows_of_every_type()
+        with opened(self.make_sink(), task) as sink:
             if sink.read(task) is None:
                 pytest.skip("the sink cannot be read")
             deliver(sink, task, [("insert", row) for row in rows])
             sink.finish()
-        there: Any = make_sink().read(next_run(task))
+        there: Any = self.make_sink().read(next_run(task))
         if isinstance(sink, SparkSink):
             there = [there.toArrow().cast(task.schema.append(pa.field(UNREADABLE, pa.bool_())))]
         found = pa.concat_tables(there).sort_by("id")
         assert not pc.any(found.column(UNREADABLE)).as_py()
         assert found.select(schema.names).equals(pa.Table.from_pylist(rows, schema)), found.to_pylist()
 
-    def test_an_update_replaces_the_row_and_null_erases_a_value(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_an_update_replaces_the_row_and_null_erases_a_value(self) -> None:
         self._needs_updates()
-        task, after = make_task(), {"id": 1, "name": "Grace", "score": None}
-        with opened(make_sink(), task) as sink:
+        task, after = self.make_task(), {"id": 1, "name": "Grace", "score": None}
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
             assert deliver(sink, task, [("update", after)]) == [Outcome.DELIVERED]
             sink.finish()
-        self._holds(read_back, task, [after, person(2)])
+        self._holds(task, [after, person(2)])
 
-    def test_insert_and_update_write_the_row_whether_it_is_there_or_not(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_insert_and_update_write_the_row_whether_it_is_there_or_not(self) -> None:
         self._needs_updates()
-        task = make_task()
+        task = self.make_task()
         after = [person(1, "Grace"), person(2), person(3, "Joan")]
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
             # As after a lost answer, and after somebody emptied the object.
             changes: list[Change] = [("insert", after[0]), ("update", after[2])]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
             sink.finish()
-        self._holds(read_back, task, after)
+        self._holds(task, after)
 
-    def test_what_it_called_delivered_is_there_though_the_run_was_killed_before_its_end(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        task = make_task()
-        with opened(make_sink(), task) as sink:
+    def test_what_it_called_delivered_is_there_though_the_run_was_killed_before_its_end(self) -> None:
+        task = self.make_task()
+        with opened(self.make_sink(), task) as sink:
             assert deliver(sink, task, [("insert", person(1)), ("insert", person(2))]) == [Outcome.DELIVERED] * 2
-        with opened(make_sink(), next_run(task)) as sink:
+        with opened(self.make_sink(), next_run(task)) as sink:
             sink.finish()
-        self._holds(read_back, task, [person(1), person(2)])
+        self._holds(task, [person(1), person(2)])
 
     @pytest.mark.parametrize(
         ("kind", "keys"),
@@ -184,62 +172,50 @@ class SinkContract(TransactionContract):
         ],
         ids=["texts", "numbers"],
     )
-    def test_keys_that_are_alike_are_apart_or_refused(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack, kind: pa.DataType, keys: list[Any]
-    ) -> None:
-        task = make_task(pa.schema([("id", kind), ("name", pa.string())]))
+    def test_keys_that_are_alike_are_apart_or_refused(self, kind: pa.DataType, keys: list[Any]) -> None:
+        task = self.make_task(pa.schema([("id", kind), ("name", pa.string())]))
         rows: list[Row] = [{"id": key, "name": f"name {number}"} for number, key in enumerate(keys)]
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             answers = deliver_apart(sink, task, [("insert", row) for row in rows])
             sink.finish()
         assert {Outcome.DELIVERED} <= set(answers) <= {Outcome.DELIVERED, Outcome.REJECTED}
-        self._holds(
-            read_back, task, [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
-        )
+        self._holds(task, [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED])
 
-    def test_mirror_deletes_by_key_and_a_row_that_is_gone_is_delivered(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_mirror_deletes_by_key_and_a_row_that_is_gone_is_delivered(self) -> None:
         self._needs(Mode.MIRROR)
-        task = make_task(mode=Mode.MIRROR)
-        with opened(make_sink(), task) as sink:
+        task = self.make_task(mode=Mode.MIRROR)
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(number)) for number in range(3)])
             assert deliver(sink, task, [("delete", {"id": 1}), ("delete", {"id": 99})]) == [Outcome.DELIVERED] * 2
             sink.finish()
-        self._holds(read_back, task, [person(0), person(2)])
+        self._holds(task, [person(0), person(2)])
 
-    def test_upsert_never_deletes(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
+    def test_upsert_never_deletes(self) -> None:
         self._needs(Mode.UPSERT)
-        task = make_task(mode=Mode.UPSERT)
-        with opened(make_sink(), task) as sink:
+        task = self.make_task(mode=Mode.UPSERT)
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             assert deliver(sink, task, [("delete", {"id": 1})]) != [Outcome.DELIVERED]
             sink.finish()
-        self._holds(read_back, task, [person(1)])
+        self._holds(task, [person(1)])
 
-    def test_insert_only_keeps_the_row_that_is_there(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_insert_only_keeps_the_row_that_is_there(self) -> None:
         self._needs(Mode.INSERT_ONLY)
-        task = make_task(mode=Mode.INSERT_ONLY)
-        with opened(make_sink(), task) as sink:
+        task = self.make_task(mode=Mode.INSERT_ONLY)
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             changes = [("insert", person(1, "Grace")), ("insert", person(2))]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
             sink.finish()
-        self._holds(read_back, task, [person(1), person(2)])
+        self._holds(task, [person(1), person(2)])
 
-    def test_update_only_finds_no_match_for_the_row_that_is_not_there(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_update_only_finds_no_match_for_the_row_that_is_not_there(self) -> None:
         self._needs(Mode.UPDATE_ONLY)
         self._needs(Mode.UPSERT)
-        owner = make_task(mode=Mode.UPSERT)
-        with opened(make_sink(), owner) as sink:
-            deliver(sink, owner, [("insert", person(1)), ("insert", person(2))])
-            sink.finish()
+        owner = self.make_task(mode=Mode.UPSERT)
+        self._delivered(owner, [person(1), person(2)])
         task = replace(owner, sync_id="feed", mode=Mode.UPDATE_ONLY)
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             changes: list[Change] = [
                 ("update", person(1, "Grace")),
                 ("insert", person(2, "Joan")),
@@ -247,106 +223,94 @@ class SinkContract(TransactionContract):
             ]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.NO_MATCH]
             sink.finish()
-        self._holds(read_back, task, [person(1, "Grace"), person(2, "Joan")])
+        self._holds(task, [person(1, "Grace"), person(2, "Joan")])
 
-    def test_delivering_a_batch_again_is_harmless(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        task = make_task()
+    def test_delivering_a_batch_again_is_harmless(self) -> None:
+        task = self.make_task()
         changes: list[Change] = [("insert", person(number)) for number in range(5)]
         if task.mode is Mode.MIRROR:
             changes.append(("delete", {"id": 7}))
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             for _ in range(3):
                 assert set(deliver(sink, task, changes)) == {Outcome.DELIVERED}
             sink.finish()
-        self._holds(read_back, task, [person(number) for number in range(5)])
+        self._holds(task, [person(number) for number in range(5)])
 
     def test_in_trouble_it_says_delivered_only_of_rows_that_are_there_and_not_applied_only_of_others(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack, troubles: Mapping[str, Trouble]
+        self, troubles: Mapping[str, Trouble]
     ) -> None:
         changes: list[Change] = [("insert", person(number)) for number in range(1, 6)]
         for name, trouble in troubles.items():
-            task = make_task()
-            self._delivered(make_sink, task, [person(0)])
-            with opened(make_sink(), next_run(task)) as sink:
+            task = self.make_task()
+            self._delivered(task, [person(0)])
+            with opened(self.make_sink(), next_run(task)) as sink:
                 with trouble():
                     answers = deliver(sink, next_run(task), changes, claim="in trouble")
                 sink.finish("in trouble", complete=False)
             assert set(answers) != {Outcome.DELIVERED}, f"{name}: it says that all is well"
-            there = list(read_back(task))
+            there = list(self._read_back(task))
             for answer, (_, row) in zip(answers, changes, strict=True):
                 is_there = self.rows_of(task, [row])[0] in there
                 assert is_there or answer is not Outcome.DELIVERED, f"{name}: it says delivered of a row that is lost"
                 assert not is_there or answer in _MAY_BE_THERE, f"{name}: it says {answer.value} of a row that is there"
             rows = [row for _, row in changes]
-            self._settles_rightly(
-                make_sink, next_run(task, 3), [row in there for row in self.rows_of(task, rows)], name
-            )
-            self._delivered(make_sink, next_run(task, 4), rows)
-            self._holds(read_back, task, [person(0), *rows])
+            self._settles_rightly(next_run(task, 3), [row in there for row in self.rows_of(task, rows)], name)
+            self._delivered(next_run(task, 4), rows)
+            self._holds(task, [person(0), *rows])
 
-    def _settles_rightly(self, make_sink: MakeSink, task: SinkTask, there: Sequence[bool], trouble: str) -> None:
+    def _settles_rightly(self, task: SinkTask, there: Sequence[bool], trouble: str) -> None:
         if not self.sink_class.transactional:
             return
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             answer = sink.settle(["in trouble"]).get("in trouble", False)
         assert answer is not True or all(there), f"{trouble}: it settles a claim of which rows are lost"
         assert answer is not None or not any(there), f"{trouble}: it knows nothing of a claim of which rows are there"
 
-    def test_a_refused_row_costs_no_other_one(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        task, rows = make_task(), [person(1), {**person(2), "id": None}, person(3)]
-        with opened(make_sink(), task) as sink:
+    def test_a_refused_row_costs_no_other_one(self) -> None:
+        task, rows = self.make_task(), [person(1), {**person(2), "id": None}, person(3)]
+        with opened(self.make_sink(), task) as sink:
             answers = deliver_apart(sink, task, [("insert", row) for row in rows])
             sink.finish()
         assert (answers[0], answers[2]) == (Outcome.DELIVERED, Outcome.DELIVERED)
         delivered = [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
-        self._holds(read_back, task, delivered)
+        self._holds(task, delivered)
 
-    def test_keys_of_several_fields_are_apart_whatever_stands_between_them(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_keys_of_several_fields_are_apart_whatever_stands_between_them(self) -> None:
         schema = pa.schema([("first", pa.string()), ("second", pa.string()), ("score", pa.float64())])
-        task = make_task(schema, key=("first", "second"))
+        task = self.make_task(schema, key=("first", "second"))
         try:
-            make_sink().validate(task)
+            self.make_sink().validate(task)
         except ConfigurationError:
             pytest.skip("the sink takes one key field only")
         between = ["", *(text for text in _SEPARATORS if not set(text) & set(self.refused_characters))]
         pairs = [pair for text in between for pair in ((f"a{text}b", "c"), ("a", f"b{text}c"))]
         rows: list[Row] = [{"first": a, "second": b, "score": float(n)} for n, (a, b) in enumerate(pairs)]
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
             assert set(deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])) == {
                 Outcome.DELIVERED
             }
             sink.finish()
-        self._holds(read_back, task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
+        self._holds(task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
 
-    def test_batches_from_all_threads_arrive(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
-        task, batches = make_task(), 8
+    def test_batches_from_all_threads_arrive(self) -> None:
+        task, batches = self.make_task(), 8
         rows = [[person(part * 10 + number) for number in range(10)] for part in range(batches)]
-        with opened(make_sink(), task) as sink, ThreadPoolExecutor(sink.limits(task).concurrency) as pool:
+        with opened(self.make_sink(), task) as sink, ThreadPoolExecutor(sink.limits(task).concurrency) as pool:
             results = list(pool.map(lambda part: deliver(sink, task, [("insert", row) for row in part]), rows))
             sink.finish()
         assert results == [[Outcome.DELIVERED] * 10] * batches
-        self._holds(read_back, task, [row for part in rows for row in part])
+        self._holds(task, [row for part in rows for row in part])
 
-    def test_prepared_rows_arrive_in_whatever_batches(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_prepared_rows_arrive_in_whatever_batches(self) -> None:
         if self.sink_class.prepare is Sink.prepare:
             pytest.skip("the sink prepares nothing")
-        task = make_task()
+        task = self.make_task()
         changes: list[Change] = [("insert", person(number, f"name {number}")) for number in range(60)]
         if task.mode is Mode.MIRROR:
             changes.insert(7, ("delete", {"id": 99}))
-        rows = batch_of(task, changes, extra=make_sink().extra_columns(task)).rows
-        with opened(make_sink(), task) as sink, ThreadPoolExecutor(4) as pool:
+        rows = batch_of(task, changes, extra=self.make_sink().extra_columns(task)).rows
+        with opened(self.make_sink(), task) as sink, ThreadPoolExecutor(4) as pool:
             none = sink.prepare(rows.slice(0, 0))
             entries, *others = pool.map(sink.prepare, [rows, rows, rows.slice(0, 9)])
             assert [len(some or ()) for some in (none, entries, *others)] == [0, len(changes), len(changes), 9]
@@ -357,11 +321,9 @@ class SinkContract(TransactionContract):
                 batch = Batch(some, "claim-1", last=first == 2, prepared=[entries[number] for number in numbers])
                 assert set(outcomes(sink.deliver(batch), len(numbers))) == {Outcome.DELIVERED}
             sink.finish()
-        self._holds(read_back, task, [row for operation, row in changes if operation == "insert"])
+        self._holds(task, [row for operation, row in changes if operation == "insert"])
 
-    def test_any_history_ends_in_its_last_state(
-        self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack
-    ) -> None:
+    def test_any_history_ends_in_its_last_state(self) -> None:
         self._needs_updates()
         names = st.text(st.characters(codec="utf-8", exclude_characters=self.refused_characters), max_size=8)
         wanted = st.one_of(st.none(), st.builds(lambda name: {"name": name, "score": 0.5}, names))
@@ -370,27 +332,27 @@ class SinkContract(TransactionContract):
         @hypothesis.settings(max_examples=self.histories, deadline=None)
         @hypothesis.given(states)
         def holds(history: list[dict[int, Row | None]]) -> None:
-            task, model = make_task(), dict[int, Row]()
-            with opened(make_sink(), task) as sink:
+            task, model = self.make_task(), dict[int, Row]()
+            with opened(self.make_sink(), task) as sink:
                 for number, state in enumerate(history):
                     changes = changes_to(model, state, deletes=task.mode is Mode.MIRROR)
                     assert set(deliver(sink, task, changes, state=number)) <= {Outcome.DELIVERED}
                 sink.finish()
-            self._holds(read_back, task, list(model.values()))
+            self._holds(task, list(model.values()))
 
         holds()
 
-    def test_a_reason_never_quotes_the_row(self, make_sink: MakeSink, make_task: MakeTask) -> None:
-        task = make_task()
+    def test_a_reason_never_quotes_the_row(self) -> None:
+        task = self.make_task()
         rows = [person(1, CANARY, float("nan")), {"id": None, "name": CANARY, "score": 1.0}]
-        with opened(make_sink(), task) as sink:
+        with opened(self.make_sink(), task) as sink:
             delivery = sink.deliver(batch_of(task, [("insert", row) for row in rows], extra=sink.extra_columns(task)))
         outcomes(delivery, 2)
         assert not [result for result in delivery.results if CANARY in result.reason]
 
-    def test_nothing_is_missing_after_a_healthy_run(self, make_sink: MakeSink, make_task: MakeTask) -> None:
-        task = make_task()
-        with opened(make_sink(), task) as sink:
+    def test_nothing_is_missing_after_a_healthy_run(self) -> None:
+        task = self.make_task()
+        with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             sink.finish()
-        assert make_sink().missing(next_run(task)) is None
+        assert self.make_sink().missing(next_run(task)) is None

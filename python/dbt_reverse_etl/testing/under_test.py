@@ -14,8 +14,6 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.testing.rows import PEOPLE, TYPES, Row, deliver, opened
 
-MakeTask = Callable[..., SinkTask]
-MakeSink = Callable[[], Sink]
 ReadBack = Callable[[SinkTask], Sequence[Row]]
 Trouble = Callable[[], AbstractContextManager[None]]  # while it lasts, the destination or the way to it fails
 
@@ -58,25 +56,22 @@ class SinkUnderTest:
         """Adapt each task to the sink, e.g. its object or options."""
         return task
 
-    @pytest.fixture
-    def make_sink(self, settings: dict[str, Any]) -> MakeSink:
-        """Makes sinks on the same destination."""
-        model = self.sink_class.settings_model.model_validate(settings)
-        return lambda: self.sink_class(model)
+    @pytest.fixture(autouse=True)
+    def _destination(self, settings: dict[str, Any], read_back: ReadBack) -> None:
+        self._settings, self._read_back = self.sink_class.settings_model.model_validate(settings), read_back
 
-    @pytest.fixture
-    def make_task(self) -> MakeTask:
-        """Makes tasks: by default with all rights that the sink offers, on an object of its own."""
+    def make_sink(self) -> Sink:
+        """A sink on the same destination."""
+        return self.sink_class(self._settings)
 
-        def make(schema: pa.Schema = PEOPLE, **changes: Any) -> SinkTask:
-            number = next(_NEXT_OBJECT)
-            modes = self.sink_class.modes
-            best = next(mode for mode in (Mode.MIRROR, Mode.UPSERT, *Mode) if mode in modes)
-            values: dict[str, Any] = {"sync_id": f"{number:032x}", "sync": "people", "object": f"people_{number}"}
-            values |= {"fence": 1, "mode": best, "key": (schema.names[0],), "schema": schema} | changes
-            return self.refine(SinkTask(**values))
-
-        return make
+    def make_task(self, schema: pa.Schema = PEOPLE, **changes: Any) -> SinkTask:
+        """A task: by default with all rights that the sink offers, on an object of its own."""
+        number = next(_NEXT_OBJECT)
+        modes = self.sink_class.modes
+        best = next(mode for mode in (Mode.MIRROR, Mode.UPSERT, *Mode) if mode in modes)
+        values: dict[str, Any] = {"sync_id": f"{number:032x}", "sync": "people", "object": f"people_{number}"}
+        values |= {"fence": 1, "mode": best, "key": (schema.names[0],), "schema": schema} | changes
+        return self.refine(SinkTask(**values))
 
     def rows_of(self, task: SinkTask, rows: Sequence[Row]) -> list[Row]:
         """Rows in the form of the destination, ordered by key."""
@@ -86,8 +81,8 @@ class SinkUnderTest:
     def _shape(self, column: pa.Field, value: Any) -> Any:
         return None if value is None else self.expected(column, value)
 
-    def _holds(self, read_back: ReadBack, task: SinkTask, rows: Sequence[Row]) -> None:
-        assert ordered(task, read_back(task)) == self.rows_of(task, rows)
+    def _holds(self, task: SinkTask, rows: Sequence[Row]) -> None:
+        assert ordered(task, self._read_back(task)) == self.rows_of(task, rows)
 
     def _rows_of_every_type(self) -> list[Row]:
         longest = max(len(values) for _, values in self.types.values())
@@ -109,8 +104,8 @@ class SinkUnderTest:
         if not self.sink_class.transactional:
             pytest.skip("the sink is not transactional")
 
-    def _delivered(self, make_sink: MakeSink, task: SinkTask, rows: Sequence[Row]) -> None:
-        with opened(make_sink(), task) as sink:
+    def _delivered(self, task: SinkTask, rows: Sequence[Row]) -> None:
+        with opened(self.make_sink(), task) as sink:
             assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * len(rows)
             sink.finish(complete=True)
 

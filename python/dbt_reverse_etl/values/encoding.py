@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -17,17 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.values.arrow import (
-    FIRST_SECOND,
-    LAST_SECOND,
-    PER_SECOND,
-    is_bytes,
-    is_list,
-    is_text,
-    not_utf8,
-    plain_array,
-    plain_type,
-)
+from dbt_reverse_etl.values.arrow import is_bytes, is_text, not_utf8, outside_years
 from dbt_reverse_etl.values.json_text import (
     NULL,
     TEXT,
@@ -43,11 +33,8 @@ from dbt_reverse_etl.values.json_text import (
 
 Nan = Literal["reject", "null"]
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-
 NOT_FINITE = "NaN or Infinity has no JSON form"
 NOT_A_YEAR = "a year outside 0001 to 9999 has no RFC 3339 form"
-TOO_FINE = "a time finer than a microsecond"
 NOT_UTF8 = "text that is not UTF-8"
 
 
@@ -64,16 +51,6 @@ class Encoded:
     rejected: dict[int, str]
 
 
-def unsupported(schema: pa.Schema) -> list[str]:
-    """Names of the fields whose type has no encoding."""
-    return [field.name for field in schema if not _is_supported(field.type)]
-
-
-def is_scalar(data_type: pa.DataType) -> bool:
-    """Whether `texts` can write values of this type."""
-    return _is_supported(data_type) and not pa.types.is_nested(data_type)
-
-
 def encode_rows(
     rows: pa.Table,
     *,
@@ -87,18 +64,14 @@ def encode_rows(
         nan_is_null: fields for which `nan` is `null`.
 
     Raises:
-        TypeError: for a type without an encoding (see `unsupported`), or a constant that is no JSON value.
+        TypeError: for a type that no model has, or a constant that is no JSON value.
     """
     encoder = _Encoder(nan, nan_is_null)
     return encoder.result(encoder.rows(rows, constants or {}))
 
 
 def encode_lines(rows: pa.Table, *, nan: Nan = "reject") -> tuple[bytes, dict[int, str]]:
-    """Encode rows as JSON Lines, each of which ends with a line feed; the rejected rows are left out, and told as by `encode_rows`.
-
-    Raises:
-        TypeError: for a type without an encoding (see `unsupported`).
-    """
+    """Encode rows as JSON Lines, each of which ends with a line feed; the rejected rows are left out, and told as by `encode_rows`."""
     encoder = _Encoder(nan)
     lines = encoder.rows(rows, {}, end="}\n")
     return encoder.accepted(lines)
@@ -116,14 +89,10 @@ def texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
     return text.to_pylist()  # type: ignore[no-any-return]
 
 
-def json_array(rows: Iterable[bytes]) -> bytes:
-    """Join encoded rows to one JSON array."""
-    return b"[" + b",".join(rows) + b"]"
-
-
-def ndjson(rows: Sequence[bytes]) -> bytes:
-    """Join encoded rows to JSON Lines: each ends with a line feed."""
-    return b"\n".join([*rows, b""])
+def decimal_texts(array: pa.Array) -> pa.Array:
+    """Each decimal with all digits and never an exponent: Arrow writes small ones as 1E-8."""
+    text = array.cast(TEXT)
+    return rewritten(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
 
 
 _Rows = Callable[[int], int]  # position in a (nested) column -> row of the table
@@ -181,11 +150,10 @@ class _Encoder:
 
     def unquoted(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
         """JSON text for each value, never null, and whether it still needs its quotes: who joins it adds them at no cost."""
-        array = plain_array(array)
         kind = array.type
         if pa.types.is_map(kind):
             text = self._map(array, where, rows)
-        elif is_list(kind):
+        elif pa.types.is_list(kind):
             text = self._list(array, where, rows)
         elif pa.types.is_struct(kind):
             text = self._struct(array, where, rows)
@@ -203,11 +171,10 @@ class _Encoder:
 
     def scalar(self, array: pa.Array, where: str, rows: _Rows) -> tuple[pa.Array, bool]:
         """Text of each scalar (null stays null), and whether JSON puts it in quotes."""
-        array = plain_array(array)
         kind = array.type
         if pa.types.is_floating(kind):
             return self._float(array, where, rows), False
-        if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
             return array.cast(TEXT), False
         for is_type, write in _QUOTED:
             if is_type(kind):
@@ -228,40 +195,20 @@ class _Encoder:
         return text if damaged is None else self._without(text, damaged, where, NOT_UTF8, rows)
 
     def _decimal(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
-        text = array.cast(TEXT)
-        return rewritten(text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"), into=text)
+        return decimal_texts(array)
 
     def _binary(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
         return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], TEXT)
 
     def _timestamp(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        array = self._microseconds(self._within_years(array, PER_SECOND[array.type.unit], where, rows), where, rows)
+        array = self._without(array, outside_years(array), where, NOT_A_YEAR, rows)
         # Through int64, so that the zone is dropped and never applied: Arrow holds instants in UTC.
-        clock = array.cast(pa.int64()).cast(pa.timestamp(array.type.unit)).cast(pa.timestamp("us")).cast(TEXT)
+        clock = array.cast(pa.int64()).cast(pa.timestamp("us")).cast(TEXT)
         text = replaced(clock, b" ", b"T")
         return joined(text, pa.scalar("Z", TEXT)) if array.type.tz is not None else text
 
     def _date(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        days = pa.types.is_date32(array.type)
-        within = self._within_years(array, 1 / 86_400 if days else 10**3, where, rows)
-        return within.cast(pa.date32()).cast(TEXT)
-
-    def _time(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        return self._microseconds(array, where, rows).cast(pa.time64("us")).cast(TEXT)
-
-    def _within_years(self, array: pa.Array, per_second: float, where: str, rows: _Rows) -> pa.Array:
-        ticks = array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(array.type) else array.cast(pa.int64())
-        first = max(int(FIRST_SECOND * per_second), _INT64_MIN)
-        last = min(int((LAST_SECOND + 1) * per_second) - 1, _INT64_MAX)
-        outside = pc.or_(pc.less(ticks, first), pc.greater(ticks, last))
-        return self._without(array, outside, where, NOT_A_YEAR, rows)
-
-    def _microseconds(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
-        if array.type.unit != "ns":
-            return array
-        ticks = array.cast(pa.int64())
-        finer = pc.not_equal(ticks, pc.multiply(pc.divide(ticks, 1000), 1000))
-        return self._without(array, finer, where, TOO_FINE, rows)
+        return self._without(array, outside_years(array), where, NOT_A_YEAR, rows).cast(TEXT)
 
     def _struct(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         fields = [
@@ -323,27 +270,10 @@ def _base64(value: bytes) -> str:
     return binascii.b2a_base64(value, newline=False).decode()
 
 
-def _is_supported(kind: pa.DataType) -> bool:
-    kind = plain_type(kind)
-    if pa.types.is_map(kind):
-        return _is_supported(kind.key_type) and _is_supported(kind.item_type)
-    if is_list(kind):
-        return _is_supported(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(_is_supported(field.type) for field in kind)
-    return _is_scalar_type(kind)
-
-
-def _is_scalar_type(kind: pa.DataType) -> bool:
-    bare = pa.types.is_null, pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating
-    return any(is_type(kind) for is_type in (*bare, *(is_type for is_type, _write in _QUOTED)))
-
-
 _QUOTED = (
     (is_text, _Encoder._string),
     (pa.types.is_decimal, _Encoder._decimal),
     (is_bytes, _Encoder._binary),
     (pa.types.is_timestamp, _Encoder._timestamp),
     (pa.types.is_date, _Encoder._date),
-    (pa.types.is_time, _Encoder._time),
 )

@@ -7,7 +7,7 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from dbt_reverse_etl.base.sql import quoted
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 _SAME: tuple[tuple[type[st.DataType], pa.DataType, str], ...] = (
     (st.BooleanType, pa.bool_(), "boolean"),
@@ -44,10 +44,9 @@ def arrow_type(kind: st.DataType) -> pa.DataType:
 
 def spark_type(kind: pa.DataType) -> str:
     """The Spark type of the values, as SQL. Raises TypeError where there is none."""
-    kind = plain_type(kind)
     if pt.is_map(kind):
         return f"map<{spark_type(kind.key_type)}, {spark_type(kind.item_type)}>"
-    if is_list(kind):
+    if pt.is_list(kind):
         return f"array<{spark_type(kind.value_type)}>"
     if pt.is_struct(kind):
         return f"struct<{', '.join(f'{quoted(field.name)}: {spark_type(field.type)}' for field in kind)}>"

@@ -25,11 +25,12 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.fault_points import FAULT_POINTS
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.pushers import sync
-from tests.support.delivery.world import FakeClock, Killed
+from tests.support.delivery.world import Killed
 from tests.support.effort import until
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=timezone.utc)

@@ -34,8 +34,9 @@ from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.warehouse.overview import Overview, Request
 from dbt_reverse_etl.warehouse.spec import Spec
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.pushers import at, pusher, sync
-from tests.support.delivery.world import FakeClock, MemoryLedger
+from tests.support.delivery.world import MemoryLedger
 
 A = sync("a", "orders")
 SYNC = id_of(A)

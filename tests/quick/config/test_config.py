@@ -155,6 +155,18 @@ class TestSinks:
         assert "acme_bomb:Bomb, whose import raises RuntimeError" in problem
         assert "canary" not in problem
 
+    @pytest.mark.parametrize(("of_type", "extra"), [("mysql", "mysql"), ("delta", "spark")])
+    def test_a_package_that_a_type_needs_is_named_with_the_command_that_installs_it(
+        self, of_type: str, extra: str, write: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def load(_: Any) -> None:
+            raise ModuleNotFoundError(name="driver")
+
+        monkeypatch.setattr("importlib.metadata.EntryPoint.load", load)
+        (problem,) = refused(write({"prod": {"crm": {"type": of_type}}}))
+        assert "found no package driver" in problem
+        assert f"pip install 'dbt-reverse-etl[{extra}]'" in problem
+
     @pytest.mark.parametrize(
         ("without", "named"),
         [

@@ -14,8 +14,8 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.delivery.gate import Permits, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.base import Limits
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.engine_bench import Bench, outcomes, some
-from tests.support.delivery.world import FakeClock
 from tests.support.effort import scaled
 
 # --- retries

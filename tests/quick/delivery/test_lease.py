@@ -20,11 +20,12 @@ from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.warehouse.executors import Work
 from dbt_reverse_etl.warehouse.whole_push import one_wave
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import DictSource
 from tests.support.delivery.scene import wait_for
-from tests.support.delivery.world import FakeClock, Killed
+from tests.support.delivery.world import Killed
 
 
 class AwakeClock(FakeClock):

@@ -16,8 +16,8 @@ from dbt_reverse_etl.delivery.gate import StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.prepared import ROWS_AT_ONCE, Prepared
 from dbt_reverse_etl.sinks.base import Batch, Limits
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.engine_bench import Answer, Bench, ScriptedSink, delivered, outcomes, refusing, some
-from tests.support.delivery.world import FakeClock
 from tests.support.effort import scaled
 
 WORKERS = 3

@@ -18,9 +18,10 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.warehouse.ledger import decode, encode
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
-from tests.support.delivery.world import FakeClock, MemoryLedger
+from tests.support.delivery.world import MemoryLedger
 from tests.support.effort import scaled
 
 KEYS = [f"k{number}" for number in range(6)]

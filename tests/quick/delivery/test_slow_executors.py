@@ -15,10 +15,10 @@ from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.sending import Order, Sent
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.desk import Desk
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import DictSource
-from tests.support.delivery.world import FakeClock
 
 SLOW = Policy().lease.total_seconds() / 40  # seconds of a row: a lease is over before 40 of them are
 

@@ -22,7 +22,8 @@ from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, Limits, Mode, Options, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
-from dbt_reverse_etl.testing import FakeClock, ReadBack, SinkContract, batch_of, person
+from dbt_reverse_etl.testing import ReadBack, SinkContract, batch_of, person
+from tests.support.delivery.clock import FakeClock
 from tests.support.sinks.json_values import as_text
 
 pytest_plugins = "pytester"

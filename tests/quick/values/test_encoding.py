@@ -18,16 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.values import encoding
-from dbt_reverse_etl.values.encoding import (
-    encode_lines,
-    encode_rows,
-    encode_values,
-    is_scalar,
-    json_array,
-    ndjson,
-    texts,
-    unsupported,
-)
+from dbt_reverse_etl.values.encoding import encode_lines, encode_rows, encode_values, texts
 from tests.support.effort import scaled
 
 UTC = dt.timezone.utc
@@ -46,24 +37,20 @@ def decimals(scale: int) -> st.SearchStrategy[Decimal]:
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int8(), st.integers(-128, 127)),
     (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    (pa.uint64(), st.integers(0, 2**64 - 1)),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
     (pa.float64(), FLOAT),
     (pa.float32(), st.floats(width=32, allow_nan=False, allow_infinity=False)),
     (pa.bool_(), st.booleans()),
     (pa.string(), TEXT),
     (pa.large_string(), TEXT),
     (pa.binary(), st.binary()),
-    (pa.binary(3), st.binary(min_size=3, max_size=3)),
+    (pa.large_binary(), st.binary()),
     (pa.decimal128(38, 12), decimals(12)),
     (pa.decimal128(38, 38), decimals(38)),
     (pa.decimal128(38, 0), decimals(0)),
     (pa.date32(), st.dates()),
-    (pa.time64("us"), st.times()),
     (pa.timestamp("us"), MOMENT),
     (pa.timestamp("us", "America/New_York"), MOMENT.map(lambda moment: moment.replace(tzinfo=UTC))),
-    (pa.timestamp("ms"), MOMENT.map(lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000))),
-    (pa.dictionary(pa.int32(), pa.string()), TEXT),
-    (pa.null(), st.none()),
 ]
 KEYS = [leaf for leaf in LEAVES if leaf[0] in (pa.string(), pa.int64(), pa.date32())]
 
@@ -78,9 +65,6 @@ def nest(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     def list_of(typed: Typed) -> Typed:
         return pa.list_(typed[0]), st.lists(nullable(typed[1]), max_size=3)
 
-    def fixed_list_of(typed: Typed) -> Typed:
-        return pa.list_(typed[0], 2), st.lists(nullable(typed[1]), min_size=2, max_size=2)
-
     def struct_of(fields: list[Typed]) -> Typed:
         names = [f"f{index}" for index in range(len(fields))]
         kind = pa.struct([pa.field(name, field[0]) for name, field in zip(names, fields, strict=True)])
@@ -92,11 +76,8 @@ def nest(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
         entries = st.lists(st.tuples(keys, nullable(items)), max_size=3, unique_by=lambda entry: entry[0])
         return pa.map_(key, item), entries
 
-    # Arrow 26 cannot build a fixed-size list of dictionaries from Python values.
-    plain = inner.filter(lambda typed: not pa.types.is_dictionary(typed[0]))
     return st.one_of(
         inner.map(list_of),
-        plain.map(fixed_list_of),
         st.lists(inner, min_size=1, max_size=3).map(struct_of),
         st.tuples(st.sampled_from(KEYS), inner).map(map_of),
     )
@@ -183,8 +164,8 @@ def test_every_type_at_every_depth_reads_back_as_the_same_value(column: tuple[pa
         assert same(got['a "b"\n'], expected(kind, value)), text
 
 
-def test_fixed_lists_in_maps_keep_their_elements() -> None:
-    kind = pa.map_(pa.int64(), pa.list_(pa.null(), 2))
+def test_lists_in_maps_keep_their_elements() -> None:
+    kind = pa.map_(pa.int64(), pa.list_(pa.string()))
     array = pa.array([[(0, [None, None])], None, [(1, None)]], kind)
     rows = [b'[{"key":0,"value":[null,null]}]', b"null", b'[{"key":1,"value":null}]']
     assert encode_values(array).rows == rows
@@ -215,7 +196,7 @@ def test_orjson_and_the_standard_library_read_the_same(column: tuple[pa.DataType
 @given(columns())
 def test_key_texts_are_the_json_strings_without_quotes(column: tuple[pa.DataType, list[Any]]) -> None:
     kind, values = column
-    if not is_scalar(kind):
+    if pa.types.is_nested(kind):
         with pytest.raises(TypeError, match="no JSON encoding"):
             texts(pa.array(values, kind))
         return
@@ -279,15 +260,11 @@ def test_a_value_hidden_under_a_null_list_rejects_nothing() -> None:
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (pa.array([-62_135_596_800 - 1, 0], pa.int64()).cast(pa.timestamp("s")), encoding.NOT_A_YEAR),
-        (pa.array([253_402_300_800_000, 0], pa.int64()).cast(pa.timestamp("ms")), encoding.NOT_A_YEAR),
+        (pa.array([-62_135_596_800_000_001, 0], pa.int64()).cast(pa.timestamp("us")), encoding.NOT_A_YEAR),
         (pa.array([253_402_300_800_000_000, 0], pa.int64()).cast(pa.timestamp("us", "UTC")), encoding.NOT_A_YEAR),
         (pa.array([2**31 - 1, 0], pa.int32()).cast(pa.date32()), encoding.NOT_A_YEAR),
         (pa.array([-719_163, 0], pa.int32()).cast(pa.date32()), encoding.NOT_A_YEAR),
         (pa.array([2_932_897, 0], pa.int32()).cast(pa.date32()), encoding.NOT_A_YEAR),
-        (pa.array([-(2**63) + 1, 0], pa.int64()).cast(pa.date64(), safe=False), encoding.NOT_A_YEAR),
-        (pa.array([-1, 0], pa.int64()).cast(pa.timestamp("ns")), encoding.TOO_FINE),
-        (pa.array([1, 0], pa.int64()).cast(pa.time64("ns")), encoding.TOO_FINE),
         (pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"a"], pa.binary()).buffers()), encoding.NOT_UTF8),
     ],
 )
@@ -304,8 +281,9 @@ def test_a_value_without_an_exact_form_rejects_its_row_and_no_other(array: pa.Ar
     [
         (pa.array([-719_162], pa.int32()).cast(pa.date32()), b'"0001-01-01"'),
         (pa.array([2_932_896], pa.int32()).cast(pa.date32()), b'"9999-12-31"'),
-        (pa.array([253_402_300_799], pa.int64()).cast(pa.timestamp("s", "UTC")), b'"9999-12-31T23:59:59.000000Z"'),
-        (pa.array([-1000], pa.int64()).cast(pa.timestamp("ns")), b'"1969-12-31T23:59:59.999999"'),
+        (pa.array([253_402_300_799_999_999]).cast(pa.timestamp("us", "UTC")), b'"9999-12-31T23:59:59.999999Z"'),
+        (pa.array([-62_135_596_800_000_000]).cast(pa.timestamp("us")), b'"0001-01-01T00:00:00.000000"'),
+        (pa.array([-1]).cast(pa.timestamp("us")), b'"1969-12-31T23:59:59.999999"'),
         (pa.array([0.1], pa.float32()), b"0.1"),
         (pa.array([1e16]), b"1e+16"),
         (pa.array([-0.0]), b"-0.0"),
@@ -318,16 +296,7 @@ def test_boundaries_have_the_documented_form(array: pa.Array, json_text: bytes) 
     assert encode_values(array).rows == [json_text]
 
 
-@pytest.mark.guarantee("Values in JSON")
-def test_types_without_an_encoding_are_named_before_anything_is_sent() -> None:
-    schema = pa.schema(
-        [
-            ("ok", pa.list_(pa.map_(pa.string(), pa.decimal128(9, 2)))),
-            ("pause", pa.duration("us")),
-            ("deep", pa.struct([("x", pa.list_(pa.month_day_nano_interval()))])),
-        ]
-    )
-    assert unsupported(schema) == ["pause", "deep"]
+def test_a_type_that_no_model_has_is_refused_by_the_name_of_its_field() -> None:
     with pytest.raises(TypeError, match="field pause"):
         encode_rows(pa.table({"pause": pa.array([1], pa.duration("us"))}))
 
@@ -338,8 +307,6 @@ def test_constants_follow_the_fields_of_each_row(values: list[int]) -> None:
     encoded = encode_rows(table, constants={"source": "dbt", "n": [1, None]})
     rows = [row for row in encoded.rows if row is not None]
     assert [json.loads(row) for row in rows] == [{"a": v % 100, "source": "dbt", "n": [1, None]} for v in values]
-    assert json.loads(json_array(rows)) == [json.loads(row) for row in rows]
-    assert [json.loads(line) for line in ndjson(rows).splitlines()] == [json.loads(row) for row in rows]
 
 
 def test_a_table_without_columns_is_a_row_of_constants() -> None:
@@ -362,5 +329,5 @@ def test_lines_are_the_accepted_rows_each_with_its_line_feed(data: st.DataObject
     table = pa.Table.from_pylist(data.draw(st.lists(row, max_size=5)), schema).slice(1)
     rows = encode_rows(table)
     lines, rejected = encode_lines(table)
-    assert (lines, rejected) == (ndjson([line for line in rows.rows if line is not None]), rows.rejected)
+    assert (lines, rejected) == (b"".join(line + b"\n" for line in rows.rows if line is not None), rows.rejected)
     assert lines.count(b"\n") == table.num_rows - len(rejected)

@@ -38,10 +38,9 @@ PAIRS = [
     ),
 ]
 OTHER_FORMS = [
-    (pa.dictionary(pa.int8(), pa.large_string()), "string"),
-    (pa.binary(16), "binary"),
-    (pa.timestamp("s", "Europe/Berlin"), "timestamp"),
-    (pa.large_list(pa.int8()), "array<tinyint>"),
+    (pa.large_string(), "string"),
+    (pa.large_binary(), "binary"),
+    (pa.timestamp("us", "Europe/Berlin"), "timestamp"),
 ]
 
 

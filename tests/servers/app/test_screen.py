@@ -22,7 +22,7 @@ import pytest
 from dbt_reverse_etl.delivery.progress import Bound, Number
 from dbt_reverse_etl.terminal import output, screen
 from dbt_reverse_etl.terminal.progress import Board
-from tests.support.delivery.world import FakeClock
+from tests.support.delivery.clock import FakeClock
 from tests.support.terminal.pushes import ROWS, SECRET
 
 COLUMNS, LINES = 110, 24

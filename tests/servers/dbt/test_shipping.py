@@ -24,7 +24,7 @@ from dbt_reverse_etl.sinks.http.template import template_text
 
 assert ".zip/" in dbt_reverse_etl.__file__
 for name in preset_names():
-    for option in load_preset(name).options.values():
+    for option in load_preset(name)["options"].values():
         if isinstance(option, dict) and "body_template" in option:
             compiled(template_text(option["body_template"], None), "contacts", ("id",))
             print(name)

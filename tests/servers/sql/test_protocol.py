@@ -20,7 +20,8 @@ from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.sinks.base import Sink
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
-from dbt_reverse_etl.testing import FakeClock, batch_of, deliver, next_run, opened, person
+from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from tests.support.delivery.clock import FakeClock
 from tests.support.effort import scaled
 from tests.support.sinks.databases import FILES, SERVERS, Losing
 from tests.support.sinks.people import a_task, people

@@ -18,7 +18,7 @@ from dbt_reverse_etl.sinks import delta
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
 from dbt_reverse_etl.sinks.delta_log import properties_of, sized_as
-from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
+from dbt_reverse_etl.testing import ReadBack, SinkContract
 from tests.support.dbt.command import call, found_by
 from tests.support.dbt.project import Project
 
@@ -71,7 +71,6 @@ def test_a_table_that_takes_no_changes_is_said_at_once(shop: Project) -> None:
 @pytest.mark.full
 class TestDelta(SinkContract):
     sink_class = DeltaSink
-    types = {name: one for name, one in TYPES.items() if name not in ("uint32", "time")}  # noqa: RUF012
     histories = 2
 
     @pytest.fixture

@@ -14,9 +14,10 @@ from dbt_reverse_etl.delivery.progress import Step, no_step
 from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.warehouse.overview import Request
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.memory_sinks import PlainSink
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec
-from tests.support.delivery.world import FakeClock, MemoryLedger
+from tests.support.delivery.world import MemoryLedger
 
 POLICY = Policy(rejections=Rejections(first=timedelta(minutes=5), cap=timedelta(hours=1), attempts=3))
 

@@ -13,7 +13,7 @@ from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Sink, SinkTask
-from tests.support.delivery.world import FakeClock
+from tests.support.delivery.clock import FakeClock
 
 SCHEMA = pa.schema([("id", pa.int64())])
 TASK = SinkTask("s", "sync", 1, "object", Mode.MIRROR, ("id",), SCHEMA)

@@ -20,9 +20,10 @@ from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.warehouse.overview import Request
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.reference import SCHEMA, Changelog, DictSource, Spec
-from tests.support.delivery.world import FakeClock, Killed, MemoryLedger
+from tests.support.delivery.world import Killed, MemoryLedger
 
 KEYS = [f"k{n}" for n in range(10)]
 POLICY = Policy(lease=timedelta(minutes=1))

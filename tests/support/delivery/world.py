@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 
@@ -15,7 +15,6 @@ from dbt_reverse_etl.app.reconcile import Differences, undelivered_of
 from dbt_reverse_etl.base.errors import DestinationError, SyncBusy
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery import position
-from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim, Fact, RunFinished, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
@@ -28,38 +27,13 @@ from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
 from dbt_reverse_etl.warehouse.overview import Request
+from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.compared import differing
 from tests.support.delivery.memory_sinks import Destination, PlainSink, Script
 from tests.support.delivery.reference import BIN, SCHEMA, Changelog, DictSource, Image, PrunedError, Spec
 
 FOREIGN = -1  # the value of a row that somebody else put into the destination
 CHANGED = -2  # the value that somebody else gives a row of ours
-
-
-class FakeClock(Clock):
-    """Time that passes when somebody sleeps, and never otherwise; thread-safe."""
-
-    def __init__(self) -> None:
-        self._start = datetime(2024, 1, 1, tzinfo=timezone.utc)
-        self._seconds = 0.0
-        self._lock = threading.Lock()
-        self.slept: list[float] = []
-
-    def now(self) -> datetime:
-        return self._start + timedelta(seconds=self.monotonic())
-
-    def monotonic(self) -> float:
-        with self._lock:
-            return self._seconds
-
-    def sleep(self, seconds: float) -> None:
-        with self._lock:
-            self._seconds += seconds
-            self.slept.append(seconds)
-
-    def wait(self, over: threading.Event, seconds: float) -> bool:
-        """Until it is over: nobody is awake to do anything meanwhile."""
-        return over.wait()
 
 
 class Killed(BaseException):

@@ -19,7 +19,8 @@ from dbt_reverse_etl.sinks.sql.dialect import Dialect
 from dbt_reverse_etl.sinks.sql.dialects.duckdb import DuckdbSink
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.testing import FakeClock, Row, batch_of, opened
+from dbt_reverse_etl.testing import Row, batch_of, opened
+from tests.support.delivery.clock import FakeClock
 from tests.support.servers.proxy import proxy_before
 from tests.support.sinks.people import a_task
 

@@ -24,10 +24,12 @@ class Bucket:
 
     @property
     def uri(self) -> str:
+        """Names it, without credentials."""
         endpoint = self._storage.endpoint
         return f"{self._path} at {urlsplit(endpoint).netloc}" if endpoint else self._path
 
-    def problem(self, name: str = "") -> tuple[str, str, str] | None:  # noqa: ARG002  (a prefix needs no making)
+    def problem(self, name: str) -> tuple[str, str, str] | None:  # noqa: ARG002  (a prefix needs no making)
+        """What was found, expected and to be done next if an object in it cannot be used (empty: any); read-only. Raises OSError."""
         from pyarrow.fs import FileType
 
         filesystem, prefix = self._filesystem
@@ -36,6 +38,7 @@ class Bucket:
         return None
 
     def store(self, name: str) -> Store:
+        """The files of an object."""
         filesystem, prefix = self._filesystem
         return BucketStore(filesystem, f"{prefix}/{name}")
 

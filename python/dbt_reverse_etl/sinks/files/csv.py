@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
-from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_array, plain_type
+from dbt_reverse_etl.sinks.refusals import reasons_of, utf8
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 from dbt_reverse_etl.values.encoding import Nan, encode_values
 
 _GUARDED = "^['=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20]"
@@ -23,7 +23,7 @@ def csv_part(rows: pa.Table, nan: Nan, refused: dict[int, str]) -> tuple[bytes, 
     """The file (empty without rows), and the rows that are not in it: those of `refused`, and what has no exact form."""
     columns: list[Any] = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
-        texts, bad = _texts(plain_array(one_array(column)), name, nan)
+        texts, bad = _texts(column.combine_chunks(), name, nan)
         columns.append(texts)
         refused = bad | refused
     table = pa.table(columns, names=rows.column_names)
@@ -46,7 +46,7 @@ def _texts(array: Any, name: str, nan: Nan) -> tuple[Any, dict[int, str]]:
     texts = pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.large_string()), texts)
     if not pa.types.is_nested(array.type):
         texts = pc.utf8_trim(texts, '"')
-    return (_guarded(texts) if is_bytes(plain_type(array.type)) else texts), encoded.rejected
+    return (_guarded(texts) if is_bytes(array.type) else texts), encoded.rejected
 
 
 def _guarded(texts: Any) -> Any:

@@ -15,8 +15,7 @@ from pyarrow import csv
 
 from dbt_reverse_etl.sinks.files.manifest import Part
 from dbt_reverse_etl.sinks.reading import UNREADABLE, rows_of
-from dbt_reverse_etl.sinks.refusals import one_array
-from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_array, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 _LINES = 10_000  # of JSON that are Python objects at once
 
@@ -51,9 +50,9 @@ def _parquet(content: bytes, part: Part, schema: pa.Schema) -> pa.Table:
     if absent.names:
         rest = rows_of(nulls | _of_folder(part, absent, part.rows), absent)
         columns = dict(zip(rest.column_names, rest.columns, strict=True))
-        unreadable = one_array(columns.pop(UNREADABLE))
+        unreadable = columns.pop(UNREADABLE).combine_chunks()
     for name in stored.column_names:
-        columns[name], wrong = _cast(plain_array(one_array(stored.column(name))), plain_type(schema.field(name).type))
+        columns[name], wrong = _cast(stored.column(name).combine_chunks(), schema.field(name).type)
         unreadable = pc.or_(unreadable, wrong)
     return pa.table([*(columns[name] for name in schema.names), unreadable], [*schema.names, UNREADABLE])
 
@@ -77,7 +76,7 @@ def _csv_texts(content: bytes, schema: pa.Schema) -> dict[str, Any]:
     )
     whole = csv.ReadOptions(block_size=len(content) + 1)  # a row may be longer than a block
     table = csv.read_csv(pa.BufferReader(content), whole, csv.ParseOptions(newlines_in_values=True), told)
-    return {field.name: _from_cells(one_array(table.column(field.name)), plain_type(field.type)) for field in schema}
+    return {field.name: _from_cells(table.column(field.name).combine_chunks(), field.type) for field in schema}
 
 
 def _from_cells(cells: Any, kind: pa.DataType) -> Any:
@@ -99,7 +98,7 @@ def _json_texts(content: bytes, schema: pa.Schema) -> Iterator[tuple[dict[str, A
 
 
 def _from_values(values: list[Any], kind: pa.DataType) -> Any:
-    text = _hex if is_bytes(plain_type(kind)) else _text
+    text = _hex if is_bytes(kind) else _text
     return pa.array([None if value is None else text(value) for value in values], pa.string())
 
 

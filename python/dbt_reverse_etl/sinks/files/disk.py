@@ -22,9 +22,11 @@ class Directory:
 
     @property
     def uri(self) -> str:
+        """Names it, without credentials."""
         return self._root.as_uri()
 
-    def problem(self, name: str = "") -> tuple[str, str, str] | None:
+    def problem(self, name: str) -> tuple[str, str, str] | None:
+        """What was found, expected and to be done next if an object in it cannot be used (empty: any); read-only. Raises OSError."""
         if wrong := no_locks():
             return wrong
         place = self._root / name
@@ -34,6 +36,7 @@ class Directory:
         return f"{nearest} not to be a writable directory", "one", "correct path or its permissions"
 
     def store(self, name: str) -> Store:
+        """The files of an object."""
         return DirectoryStore(self._root / name)
 
 

@@ -16,9 +16,9 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.refusals import one_array, reasons_of, utf8
+from dbt_reverse_etl.sinks.refusals import reasons_of, utf8
 from dbt_reverse_etl.sinks.sql.values import date_text
-from dbt_reverse_etl.values.arrow import is_text, plain_array, plain_type
+from dbt_reverse_etl.values.arrow import is_text
 
 MOST_FOLDERS = 10_000  # of one batch
 # What a file system takes as a name, and what leaves room for the rest of a key of S3, which has 1024 bytes.
@@ -59,7 +59,7 @@ def problems(task: SinkTask, fields: Sequence[str]) -> list[Problem]:
         Problem(where, f"field {name} of type {task.schema.field(name).type}",
             "a text, an integer, a boolean or a date", "cast the column in the model")
         for name in fields
-        if name in names and not _has_a_name(plain_type(task.schema.field(name).type))
+        if name in names and not _has_a_name(task.schema.field(name).type)
     ]  # fmt: skip
     if len(set(fields)) < len(fields):
         found.append(Problem(where, "a field twice", "each once", "correct it"))
@@ -74,7 +74,7 @@ def row_numbers(count: int) -> Any:
 
 
 def _has_a_name(kind: pa.DataType) -> bool:
-    return is_text(kind) or pt.is_integer(kind) or pt.is_boolean(kind) or pt.is_date32(kind)
+    return is_text(kind) or pt.is_integer(kind) or pt.is_boolean(kind) or pt.is_date(kind)
 
 
 def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], dict[int, str]]:
@@ -88,7 +88,7 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
         return [Partition("", {}, numbers)], {}
     columns, refused = {}, dict[int, str]()
     for name in fields:
-        columns[name], refusals = _texts(one_array(rows.column(name)))
+        columns[name], refusals = _texts(rows.column(name).combine_chunks())
         refused |= reasons_of(name, refusals)
     groups = pa.table([*columns.values(), numbers], names=[*(f"_{name}" for name in fields), _ROW])
     groups = groups.group_by(groups.column_names[:-1], use_threads=False).aggregate([(_ROW, "list")])
@@ -96,7 +96,7 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
         raise TooManyFolders
     found = []
     texts = zip(*(groups.column(f"_{name}").to_pylist() for name in fields), strict=True)
-    for values, chosen in zip(texts, one_array(groups.column(f"{_ROW}_list")), strict=True):
+    for values, chosen in zip(texts, groups.column(f"{_ROW}_list").combine_chunks(), strict=True):
         named = dict(zip(fields, values, strict=True))
         reason = _unfit(named)
         if reason:
@@ -108,10 +108,9 @@ def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], 
 
 def _texts(array: Any) -> Any:
     """As `refusals.utf8`."""
-    plain = plain_array(array)
-    if is_text(plain.type):
-        return utf8(plain)
-    return date_text(plain) if pt.is_date32(plain.type) else (plain.cast(pa.string()), [])
+    if is_text(array.type):
+        return utf8(array)
+    return date_text(array) if pt.is_date(array.type) else (array.cast(pa.string()), [])
 
 
 def _folder(values: dict[str, str | None]) -> str:

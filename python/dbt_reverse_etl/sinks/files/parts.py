@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from uuid import uuid4
 
@@ -19,28 +18,15 @@ from dbt_reverse_etl.sinks.files.csv import csv_part
 from dbt_reverse_etl.sinks.files.manifest import Part
 from dbt_reverse_etl.sinks.files.partitions import Partition, partitions, row_numbers
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
-from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_lines, unsupported
+from dbt_reverse_etl.values.encoding import NOT_UTF8, encode_lines
 
 _NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|csv)(\.gz)?|parquet)")
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A batch as files.
-
-    Attributes:
-        parts: each with its content.
-        refused: row of the batch -> reason.
-    """
-
-    parts: list[tuple[Part, bytes]]
-    refused: dict[int, str]
-
-
 def encoded(
     batch: Batch, refused: Mapping[int, str], fence: int, settings: FilesSettings, options: FilesOptions
-) -> Encoded:
-    """The parts of a batch; a row of `refused` is in none.
+) -> tuple[list[tuple[Part, bytes]], dict[int, str]]:
+    """The parts of a batch, each with its content, and row -> reason of the rows that are in none: those of `refused`, too.
 
     Raises:
         TooManyFolders: of `partitions`.
@@ -54,7 +40,7 @@ def encoded(
         if content:
             pieces.append((_part(batch.claim, fence, one, rows, content, extension=settings.extension), content))
     events = _digest(batch.rows, refused)
-    return Encoded([(part.model_copy(update={"events": events}), content) for part, content in pieces], refused)
+    return [(part.model_copy(update={"events": events}), content) for part, content in pieces], refused
 
 
 def _part(  # noqa: PLR0913  (what an entry is made of)
@@ -80,13 +66,6 @@ def _part(  # noqa: PLR0913  (what an entry is made of)
 def is_part(name: str) -> bool:
     """Whether a file has the name of a part."""
     return _NAME.fullmatch(name) is not None
-
-
-def not_encodable(schema: pa.Schema, settings: FilesSettings) -> list[str]:
-    """Names of the fields whose type the format has not."""
-    if settings.format != "parquet":
-        return unsupported(schema)
-    return [field.name for field in schema if not _fits_parquet(field)]
 
 
 def _content(
@@ -143,13 +122,5 @@ def _is_valid(column: pa.ChunkedArray) -> bool:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _fits_parquet(field: pa.Field) -> bool:
-    try:
-        _parquet(pa.schema([field]).empty_table(), "none")
-    except pa.ArrowException:
         return False
     return True

@@ -19,7 +19,6 @@ from dbt_reverse_etl.sinks.files.decoding import decoded
 from dbt_reverse_etl.sinks.files.manifest import Manifest, Part
 from dbt_reverse_etl.sinks.files.partitions import row_numbers
 from dbt_reverse_etl.sinks.files.store import Store
-from dbt_reverse_etl.sinks.refusals import one_array
 from dbt_reverse_etl.values.encoding import encode_values
 
 READ_AT_ONCE = 100_000  # rows in one table, at least
@@ -70,7 +69,7 @@ def _newest(store: Store, parts: Sequence[Part], task: SinkTask) -> pa.Array:
             found, waiting = [_folded(found)], 0
     if not found:
         return pa.array([], pa.int64())
-    orders = one_array(_folded(found).column(_ORDER))
+    orders = _folded(found).column(_ORDER).combine_chunks()
     kept = orders.filter(pc.equal(pc.bit_wise_and(orders, 1), 0))
     return pc.shift_right(kept, 1).sort()
 
@@ -78,8 +77,8 @@ def _newest(store: Store, parts: Sequence[Part], task: SinkTask) -> pa.Array:
 def _keys(changes: pa.Table, begin: int, key: Sequence[str]) -> pa.Table:
     """The key, and twice the number of the change, and one more for a delete."""
     orders = pc.multiply(pc.add(row_numbers(changes.num_rows), begin), 2)
-    deleted = pc.equal(one_array(changes.column(OPERATION)), "delete").cast(pa.int64())
-    columns = [_comparable(one_array(changes.column(name))) for name in key]
+    deleted = pc.equal(changes.column(OPERATION).combine_chunks(), "delete").cast(pa.int64())
+    columns = [_comparable(changes.column(name).combine_chunks()) for name in key]
     return pa.table([*columns, pc.add(orders, deleted)], names=[*(f"_{name}" for name in key), _ORDER])
 
 

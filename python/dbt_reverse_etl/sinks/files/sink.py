@@ -13,24 +13,24 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST, DamagedError, Manifest, ManifestFile
 from dbt_reverse_etl.sinks.files.partitions import MOST_FOLDERS, TooManyFolders, problems
-from dbt_reverse_etl.sinks.files.parts import encoded, not_encodable
+from dbt_reverse_etl.sinks.files.parts import encoded
 from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
 from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, OtherSyncError, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
-from dbt_reverse_etl.sinks.files.store import Place, ReplacedError, Store, error_name
+from dbt_reverse_etl.sinks.files.store import ReplacedError, Store, error_name
 from dbt_reverse_etl.sinks.refusals import nan_keys, refused_deletes
 
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
@@ -69,14 +69,12 @@ class FilesSink(Sink):
         "exactly-once listing: manifest.json lists each complete part once, and no part of a claim that was cut off"
     )
 
-    def __init__(self, settings: Settings) -> None:
-        if not isinstance(settings, FilesSettings):
-            raise TypeError("the files sink takes FilesSettings")
+    _run: FilesRun
+
+    def __init__(self, settings: FilesSettings) -> None:
         self._settings = settings
-        self._place: Place = (
-            Bucket(settings.path, settings.storage) if is_remote(settings.path) else Directory(settings.path)
-        )
-        self._run: FilesRun | None = None
+        self._closing = ExitStack()
+        self._place = Bucket(settings.path, settings.storage) if is_remote(settings.path) else Directory(settings.path)
 
     @property
     def identity(self) -> str:
@@ -86,21 +84,17 @@ class FilesSink(Sink):
         return Limits(rows=100_000, bytes=64 * 2**20, concurrency=1)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse objects that are no relative path, and fields that the format or a partition cannot hold."""
+        """Refuse objects that are no relative path, fields with a name of the sink, and those that name no folder."""
         where = f"sync {task.sync}"
         found = []
         if not _OBJECT.fullmatch(task.object):
             expected = "letters, digits, . _ - and spaces, in parts divided by /"
             found.append(Problem(f"{where}: object", "no plain relative path", expected, "rename the object"))
-        for name in not_encodable(task.schema, self._settings):
-            wrong = f"field {name} of type {task.schema.field(name).type}"
-            expected = f"a type that {self._settings.format} can hold"
-            found.append(Problem(where, wrong, expected, "cast the column in the model"))
         found += [
             Problem(where, f"field {name}", "a name that the sink does not use itself", "rename it under fields")
             for name in sorted({OPERATION, EVENT_ID} & set(task.schema.names))
         ]
-        found += problems(task, _options(task).partition_by)
+        found += problems(task, options_of(task, FilesOptions).partition_by)
         raise_if_any(found)
 
     def check(self) -> None:
@@ -121,7 +115,7 @@ class FilesSink(Sink):
         except OSError as error:
             problem = error_name(error), "a place that can be reached", "look at path and storage"
         if problem:
-            raise self._problem(*problem)
+            raise self.problem(*problem)
 
     def missing(self, task: SinkTask) -> str | None:
         with self._explained("a place that can be read"):
@@ -129,7 +123,7 @@ class FilesSink(Sink):
         if manifest is None:
             return None if task.first else f"{MANIFEST} of object {task.object}"
         if manifest.sync_id != task.sync_id:
-            raise self._problem(*_OTHER_SYNC)
+            raise self.problem(*_OTHER_SYNC)
         refuse_newer(manifest.fence, task)
         refuse_older(manifest.fence, task)
         return None
@@ -144,7 +138,7 @@ class FilesSink(Sink):
 
     def is_nan_null(self, task: SinkTask) -> bool:
         """By `options.nan`; Parquet keeps them."""
-        return _options(task).nan == "null" and self._settings.format != "parquet"
+        return options_of(task, FilesOptions).nan == "null" and self._settings.format != "parquet"
 
     def open(self, task: SinkTask) -> None:
         """Take the fence and remove what a crash left."""
@@ -152,16 +146,17 @@ class FilesSink(Sink):
             is_lost = not task.first and self._store(task).read(MANIFEST) is None
         if is_lost:
             next_step = "bring the directory back, or dbt run-operation resync for this sync"
-            raise self._problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
+            raise self.problem(f"no {MANIFEST} of object {task.object}", "the record of earlier deliveries", next_step)
         with self._explained("a place that can be written"):
             run = FilesRun(self._store(task), task)
             run.begin()
         self._run = run
+        self._closing.callback(run.change, Manifest.stopped)
 
     def settle(self, claims: Sequence[str]) -> dict[str, bool | None]:
         """See the contract; a claim that was cut off left nothing that a reader could see, so it has no record."""
         with self._explained("a place that can be written"):
-            known = self._opened().change(lambda manifest: manifest.settled(set(claims))).claims
+            known = self._run.change(lambda manifest: manifest.settled(set(claims))).claims
         return {
             claim: (known[claim].closed and known[claim].left_out == 0) if claim in known else None for claim in claims
         }
@@ -170,16 +165,16 @@ class FilesSink(Sink):
         """Write the batch and put it on record; all of it or nothing."""
         if not batch.rows.num_rows and not batch.last:
             return Delivery()
-        run = self._opened()
+        run = self._run
         try:
             keyless = nan_keys(batch.rows, run.task.key, as_null=self.is_nan_null(run.task))
             refused = keyless | refused_deletes(batch.rows, run.task.mode)
-            done = encoded(batch, refused, run.task.fence, self._settings, _options(run.task))
+            parts, refused = encoded(batch, refused, run.task.fence, self._settings, options_of(run.task, FilesOptions))
         except TooManyFolders:
             reason = f"partition_by makes more than {MOST_FOLDERS} folders of one batch"
             return Delivery.of_all(batch.rows.num_rows, Outcome.FATAL, reason)
-        failed = _recorded(run, batch, done.parts, len(done.refused))
-        results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in done.refused.items()}
+        failed = _recorded(run, batch, parts, len(refused))
+        results = {row: RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()}
         if failed is not None:
             outcome, reason = failed
             results = {row: RowResult(row, outcome, reason) for row in range(batch.rows.num_rows)} | results
@@ -188,29 +183,18 @@ class FilesSink(Sink):
     def swap(self, claim: str) -> None:
         """List what was loaded in place of everything else: one replacement of the manifest."""
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().swap(claim)
+            self._run.swap(claim)
 
     def finish(self, claim: str = "", *, complete: bool = False) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
         days = self._settings.keep_days
         with self._explained(f"a {MANIFEST} to replace"):
-            self._opened().finish(claim, None if days is None else timedelta(days=days), complete=complete)
+            self._run.finish(claim, None if days is None else timedelta(days=days), complete=complete)
 
     def close(self) -> None:
         """List what this run delivered; if that fails, the next run does it."""
-        if self._run is None:
-            return
-        try:
-            self._run.change(Manifest.stopped)
-        except (OSError, DamagedError, FencedError):
-            pass
-        finally:
-            self._run = None
-
-    def _opened(self) -> FilesRun:
-        if self._run is None:
-            raise RuntimeError("the sink is not open")
-        return self._run
+        with suppress(OSError, DamagedError, FencedError):
+            self._closing.close()
 
     def _store(self, task: SinkTask) -> Store:
         return self._place.store(task.object)
@@ -221,20 +205,15 @@ class FilesSink(Sink):
         try:
             yield
         except OtherSyncError:
-            raise self._problem(*_OTHER_SYNC) from None
+            raise self.problem(*_OTHER_SYNC) from None
         except FencedError as fenced:
-            raise self._problem(
-                str(fenced), "an object of this run alone", "let the other run end, then push"
-            ) from None
+            raise self.problem(str(fenced), "an object of this run alone", "let the other run end, then push") from None
         except UnreadableError as error:
-            raise self._problem(*error.args) from None
+            raise self.problem(*error.args) from None
         except OSError as error:
-            raise self._problem(error_name(error), expected, "look at path, storage and disk") from None
+            raise self.problem(error_name(error), expected, "look at path, storage and disk") from None
         except DamagedError:
-            raise self._problem(*_DAMAGED) from None
-
-    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
+            raise self.problem(*_DAMAGED) from None
 
 
 def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) -> tuple[Outcome, str] | None:
@@ -250,10 +229,6 @@ def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) ->
     except DamagedError as error:
         return Outcome.FATAL, str(error)
     return None
-
-
-def _options(task: SinkTask) -> FilesOptions:
-    return task.options if isinstance(task.options, FilesOptions) else FilesOptions()
 
 
 def _is_hopeless(error: OSError) -> bool:

@@ -53,17 +53,3 @@ class Store(Protocol):
 
     def locked(self) -> AbstractContextManager[None]:
         """Changes of processes on one machine follow each other."""
-
-
-class Place(Protocol):
-    """Where objects live."""
-
-    @property
-    def uri(self) -> str:
-        """Names it, without credentials."""
-
-    def problem(self, name: str = "") -> tuple[str, str, str] | None:
-        """What was found, expected and to be done next if it, or an object in it, cannot be used; read-only. Raises OSError."""
-
-    def store(self, name: str) -> Store:
-        """The files of an object."""

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -24,10 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from dbt_reverse_etl.values.encoding import texts
 
 LONGEST = 256 * 2**20  # characters of a body
-_LONGEST_TRIED, _MEMORY, _CPU_SECONDS, _SECONDS = 16 * 2**20, 512 * 2**20, 3, 30
-_CHILD = (
-    "import json, sys; sys.path = json.loads(sys.argv[1]); from dbt_reverse_etl.sinks.http.body import child; child()"
-)
+_LONGEST_TRIED = 16 * 2**20
 
 
 class BodyError(Exception):
@@ -35,7 +26,7 @@ class BodyError(Exception):
 
 
 class UnsafeError(BodyError):
-    """A template that leaves the sandbox or knows no bounds, whatever the rows are."""
+    """A template that leaves the sandbox or writes without end, whatever the rows are."""
 
 
 class _Json(str):
@@ -82,7 +73,7 @@ def _json(value: object) -> str:
 
 @pass_context
 def _finalized(_: Context, value: object) -> str:
-    """With a context, so that nothing is worked out while a template is compiled, where there are no bounds."""
+    """With a context, so that nothing is worked out while a template is compiled."""
     return _json(value)
 
 
@@ -132,26 +123,17 @@ class BodyTemplate:
         return self._written([orjson.loads(row) for row in rows], alone=alone, longest=LONGEST)
 
     def try_out(self, rows: Sequence[bytes], *, alone: bool, whole: bool) -> None:
-        """Write these rows in a process of its own, with bounds for time and memory: a template may loop for ever.
+        """Write these rows, to see whether it can.
 
         Args:
             whole: the rows have all fields; otherwise any field that they lack is a text.
 
         Raises:
             BodyError: as `render`.
-            UnsafeError: the sandbox stopped it, or a bound.
+            UnsafeError: the sandbox stopped it, or the bound of what it writes.
         """
-        told = {
-            "text": self.text,
-            "object": self.object,
-            "key": self.key,
-            "rows": [orjson.loads(row) for row in rows],
-            "alone": alone,
-            "whole": whole,
-        }
-        wrong, is_unsafe = _asked(json.dumps(told))
-        if wrong:
-            raise UnsafeError(wrong) if is_unsafe else BodyError(wrong)
+        read = [orjson.loads(row) for row in rows]
+        self._written(read if whole else [*map(_AnyField, read)], alone=alone, longest=_LONGEST_TRIED)
 
     def _written(self, rows: Sequence[Any], *, alone: bool, longest: int) -> bytes:
         names: dict[str, Any] = {"rows": rows} | ({"row": rows[0]} if alone else {})
@@ -201,7 +183,7 @@ def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
 
 
 def _names(tree: nodes.Template) -> set[str]:
-    """The names that a template looks up, as `find_undeclared_variables` of jinja2.meta gives them, which works out constants, without bounds."""
+    """The names that a template looks up, as `find_undeclared_variables` of jinja2.meta gives them, which works out constants."""
     found = TrackingCodeGenerator(_ENVIRONMENT)
     found.optimizer = None
     found.visit(tree)
@@ -215,44 +197,3 @@ def _inner_attribute(tree: nodes.Template) -> str:
         arguments = [*one.args, *(keyword.value for keyword in one.kwargs)]
         named += [str(argument.value) for argument in arguments if isinstance(argument, nodes.Const)]
     return next((name for name in named if name.startswith("__") and name.endswith("__")), "")
-
-
-@lru_cache(maxsize=256)
-def _asked(told: str) -> tuple[str, bool]:
-    """What the process of a trial says; once for the same trial, for a template often serves several operations and syncs."""
-    command = [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path)]
-    try:
-        ended = subprocess.run(  # noqa: S603  (this Python)
-            command, input=told.encode(), capture_output=True, timeout=_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "body_template does not end", True
-    if ended.returncode:
-        return "body_template needs too much time or memory", True
-    wrong, is_unsafe = json.loads(ended.stdout)
-    return wrong, is_unsafe
-
-
-def child() -> None:
-    """The process of `try_out`: what is wrong, and whether that is so whatever the rows are."""
-    told = json.loads(sys.stdin.buffer.read())
-    _bound()
-    rows = told["rows"] if told["whole"] else [_AnyField(row) for row in told["rows"]]
-    try:
-        template = compiled(told["text"], told["object"], tuple(told["key"]))
-        template._written(rows, alone=told["alone"], longest=_LONGEST_TRIED)
-        answer: tuple[str, bool] = "", False
-    except BodyError as problem:
-        answer = str(problem), isinstance(problem, UnsafeError)
-    sys.stdout.write(json.dumps(answer))
-
-
-def _bound() -> None:
-    """Where the system can: what goes beyond ends this process."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
-        with open("/proc/self/statm", encoding="ascii") as sizes:  # noqa: PTH123  (of the kernel)
-            used = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))

@@ -18,7 +18,6 @@ from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.request import Plan
 from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE
 from dbt_reverse_etl.sinks.http.template import PRESET, samples, template_text
-from dbt_reverse_etl.values.encoding import is_scalar, unsupported
 
 _USED = {
     Mode.UPSERT: {"insert": "insert", "update": "update"},
@@ -121,9 +120,6 @@ def _template(
     place, name = f"{where}.body_template", written.body_template or ""
     if options.batch.wrap is not None or call.body == "none":
         return None, [Problem(place, "batch.wrap or body: none beside it", "the whole body in the file", "remove it")]
-    fields = task.key if call.body == "key" else tuple(task.schema.names)
-    if any(name in fields for name in unsupported(task.schema)):
-        return None, []  # said already, and no sample can be made
     try:
         text = task.texts[name] if name in task.texts else template_text(name, task.project_dir)
         return compiled(text, task.object, task.key), []
@@ -139,10 +135,7 @@ def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
     count, is_typed = min(call.rows, 2), task.known == "types"
     rows = samples(pa.schema([task.schema.field(field) for field in fields]), count, options.constants)
     try:
-        if name.startswith(PRESET):  # its bounds are known
-            template.render(rows, alone=call.alone)
-        else:
-            template.try_out(rows, alone=call.alone, whole=is_typed)
+        template.try_out(rows, alone=call.alone, whole=is_typed)
     except BodyError as problem:
         if is_typed or isinstance(problem, UnsafeError):
             next_step = _INSTEAD_OF_A_PRESETS if name.startswith(PRESET) else f"correct {name}"
@@ -168,12 +161,8 @@ def _constant_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem
 
 
 def _field_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:
-    where = f"sync {task.sync}"
-    for name in unsupported(task.schema):
-        kind = task.schema.field(name).type
-        yield Problem(where, f"field {name} of type {kind}", "a type with a JSON form", "cast the column in the model")
     for name in sorted(options.constants.keys() & set(task.schema.names)):
-        place = f"{where}: options.constants"
+        place = f"sync {task.sync}: options.constants"
         yield Problem(place, f"{name}, which is a field too", "a name of its own", f"rename or remove {name}")
 
 
@@ -197,7 +186,7 @@ def _call_problems(call: Call, name: str, where: str, task: SinkTask) -> Iterato
         expected = f"one of {', '.join(sorted(known))}"
         yield Problem(where, f"placeholder {{{field}}}", expected, "use the destination field's name")
     for field in sorted(call.fields & known):
-        if not is_scalar(task.schema.field(field).type):
+        if pa.types.is_nested(task.schema.field(field).type):
             yield Problem(where, f"placeholder {{{field}}}", "a field with one value", "take another field")
     if not call.alone and call.fields:
         yield Problem(where, "placeholders", "none with batch.rows above 1", "set batch.rows to 1, or remove them")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,27 +12,14 @@ import yaml
 DIRECTORY = files("dbt_reverse_etl.sinks.http") / "presets"  # on an executor in a zip file
 
 
-@dataclass(frozen=True)
-class Preset:
-    """Defaults for one API.
-
-    Attributes:
-        settings: of the destination, as in profiles.yml.
-        options: of each of its syncs, as under `meta.reverse_etl.options`.
-    """
-
-    settings: Mapping[str, Any]
-    options: Mapping[str, Any]
-
-
 def preset_names() -> list[str]:
     """The presets of this package."""
     return sorted(one.name.removesuffix(".yml") for one in DIRECTORY.iterdir() if one.name.endswith(".yml"))
 
 
 @cache
-def load_preset(name: str) -> Preset:
-    """A preset by its name.
+def load_preset(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """Defaults for one API: `settings` of the destination, as in profiles.yml, and `options` of each of its syncs.
 
     Raises:
         ValueError: in three parts, if there is none.
@@ -41,8 +27,7 @@ def load_preset(name: str) -> Preset:
     if name not in preset_names():
         known = ", ".join(preset_names())
         raise ValueError(f"found an unknown preset; expected one of {known}; next: correct preset, or remove it")
-    written = yaml.safe_load((DIRECTORY / f"{name}.yml").read_text(encoding="utf-8"))
-    return Preset(written.get("settings", {}), written.get("options", {}))
+    return {"settings": {}, "options": {}, **yaml.safe_load((DIRECTORY / f"{name}.yml").read_text(encoding="utf-8"))}
 
 
 def merged(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

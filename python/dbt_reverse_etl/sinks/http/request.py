@@ -16,7 +16,6 @@ from dbt_reverse_etl.sinks.http.answer import Answer, Sent
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.call import Call, Ready, ready
 from dbt_reverse_etl.sinks.http.options import HttpOptions
-from dbt_reverse_etl.values.encoding import json_array, ndjson
 
 _NO_ROWS = Sent(0)
 
@@ -181,10 +180,9 @@ class Plan:
         if wrap is None:
             return bodies[0]
         if wrap == "ndjson":
-            return ndjson(bodies)
-        if isinstance(wrap, str):
-            return json_array(bodies)
-        return b"{%s:%s}" % (orjson.dumps(wrap["key"]), json_array(bodies))
+            return b"\n".join([*bodies, b""])
+        array = b"[%s]" % b",".join(bodies)
+        return array if isinstance(wrap, str) else b"{%s:%s}" % (orjson.dumps(wrap["key"]), array)
 
     def _own_headers(self, body: bytes | None, event: str, written: Mapping[str, str]) -> dict[str, str]:
         """What each request says, unless the sync's own headers say it."""

@@ -135,9 +135,6 @@ class OAuth2(Settings):
             )
         return url
 
-    def header(self) -> None:
-        """None: the token is not a setting."""
-
 
 class StandardWebhooks(Settings):
     """Requests signed with a shared secret, as standardwebhooks.com says: `webhook-id`, `-timestamp`, `-signature`.
@@ -166,9 +163,6 @@ class StandardWebhooks(Settings):
     def key(self) -> bytes:
         """The key of the HMAC."""
         return _webhook_key(self.secret)
-
-    def header(self) -> None:
-        """None: the signature is another one for each request."""
 
 
 def _webhook_key(secret: SecretStr) -> bytes:
@@ -202,9 +196,6 @@ class PythonAuth(Settings):
         """Those without a name, and the others: to be shown to nobody but the class."""
         named: dict[str, Any] = {name: value.get_secret_value() for name, value in self.__pydantic_extra__.items()}
         return named.pop("args", []), named
-
-    def header(self) -> None:
-        """None: the class writes what it likes."""
 
 
 class ClientCertificate(Settings):
@@ -281,7 +272,7 @@ class HttpSettings(Settings):
     def _over_its_preset(cls, written: Any) -> Any:
         """The preset's settings, and over them what is written."""
         name = written.get("preset") if isinstance(written, dict) else None
-        return merged(load_preset(name).settings, written) if isinstance(name, str) else written
+        return merged(load_preset(name)["settings"], written) if isinstance(name, str) else written
 
     @field_validator("verify")
     @classmethod
@@ -324,7 +315,7 @@ class HttpSettings(Settings):
 
     def secret_headers(self) -> dict[str, str]:
         """Headers of every request, credentials included: never to be shown."""
-        own = None if self.auth is None else self.auth.header()
+        own = self.auth.header() if isinstance(self.auth, Bearer | Basic | ApiKey) else None
         auth = {} if own is None else dict([own])
         taken = {name.lower() for name in auth}
         others = {name: value for name, value in self.headers.items() if name.lower() not in taken}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.http.answer import Answer, is_web_page, judge, meaning
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
@@ -43,12 +44,12 @@ class HttpSink(Sink):
     validates_early = True
     promise = "at least once; effectively once where a repeat with PUT or with the same idempotency key changes nothing"
 
-    def __init__(self, settings: Settings) -> None:
-        if not isinstance(settings, HttpSettings):
-            raise TypeError("the http sink takes HttpSettings")
+    _plan: Plan
+    _transport: Transport
+
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
-        self._transport: Transport | None = None
-        self._plan: Plan | None = None
+        self._closing = ExitStack()
         self._ids_fit = False
 
     @property
@@ -86,7 +87,7 @@ class HttpSink(Sink):
                 expected, next_step = "a connection", "correct url, or start its server"
                 if self._settings.base.scheme == "https":
                     expected, next_step = "a connection that can be trusted", "correct url, or name its CA in verify"
-                raise self._problem(failure.reason, expected, next_step)
+                raise self.problem(failure.reason, expected, next_step)
             if self._settings.check is not None:
                 self._get(transport, self._settings.check.path)
         finally:
@@ -105,14 +106,15 @@ class HttpSink(Sink):
             raise DestinationError(*problems)
         self._plan, self._ids_fit = plan, False
         self._transport = self._connected()
+        self._closing.callback(self._transport.close)
 
     def prepare(self, rows: pa.Table) -> Sequence[Any]:
         """Body, path and headers of each row: for many at once, Arrow takes a fifth of the time by the row."""
-        return self._opened()[0].prepare(rows)
+        return self._plan.prepare(rows)
 
     def deliver(self, batch: Batch) -> Delivery:
         """One request for each operation of the batch, or for each row; what follows a fatal or retryable one waits."""
-        plan, transport = self._opened()
+        plan, transport = self._plan, self._transport
         requests, refused = plan.requests(plan.prepare(batch.rows) if batch.prepared is None else batch.prepared)
         results = [RowResult(row, Outcome.REJECTED, reason) for row, reason in refused.items()]
         maybe = list[int]()
@@ -137,14 +139,7 @@ class HttpSink(Sink):
         return Delivery(ordered, retry_after=delivery.retry_after, stop=delivery.stop, maybe_applied=(*maybe,))
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
-
-    def _opened(self) -> tuple[Plan, Transport]:
-        if self._plan is None or self._transport is None:
-            raise RuntimeError("prepare and deliver need open first")
-        return self._plan, self._transport
+        self._closing.close()
 
     def _planned(self, task: SinkTask, *, tries: bool = False) -> tuple[Plan, list[Problem]]:
         try:
@@ -159,11 +154,11 @@ class HttpSink(Sink):
 
     def _options(self, task: SinkTask) -> HttpOptions:
         """The sync's options, over those of the destination's preset."""
-        own = task.options if isinstance(task.options, HttpOptions) else HttpOptions.model_validate({})
+        own = options_of(task, HttpOptions)
         if self._settings.preset is None:
             return own
         written = own.model_dump(by_alias=True, exclude_unset=True)
-        return HttpOptions.model_validate(merged(load_preset(self._settings.preset).options, written))
+        return HttpOptions.model_validate(merged(load_preset(self._settings.preset)["options"], written))
 
     def _rows(self, task: SinkTask) -> list[int]:
         """The sizes of its requests: the largest is that of a batch, which is cut for the others."""
@@ -197,7 +192,7 @@ class HttpSink(Sink):
             return Transport(self._settings)
         except OSError:
             found, expected = "a CA file or client certificate that cannot be read", "PEM files"
-            raise self._problem(found, expected, "correct verify or client_certificate") from None
+            raise self.problem(found, expected, "correct verify or client_certificate") from None
 
     def _get(self, transport: Transport, path: str) -> None:
         request = Request("GET", path.lstrip("/"), {"Accept": "application/json"}, event="check")
@@ -205,10 +200,7 @@ class HttpSink(Sink):
         if isinstance(answer, Answer) and 200 <= answer.status < 300:
             return
         found = f"HTTP {answer.status}" if isinstance(answer, Answer) else answer.reason
-        raise self._problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
-
-    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self._settings.origin}", found, expected, next_step))
+        raise self.problem(f"{found} for check.path", "2xx", "correct the credentials or check.path")
 
 
 def _calls(options: HttpOptions) -> list[OperationOptions]:

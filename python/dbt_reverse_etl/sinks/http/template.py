@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import date, datetime, time, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 from dbt_reverse_etl.base.dbt_options import nearest_project, told
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.preset import DIRECTORY as PRESETS
+from dbt_reverse_etl.values.arrow import is_bytes
 from dbt_reverse_etl.values.encoding import encode_rows
 
 if TYPE_CHECKING:
@@ -57,28 +58,22 @@ def samples(schema: pa.Schema, count: int, constants: Mapping[str, Any]) -> list
 
 
 def _sample(kind: pa.DataType) -> Any:
-    """One value of a type that `encoding` supports."""
-    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
-        return _sample(kind.value_type if pa.types.is_dictionary(kind) else kind.storage_type)
+    """One value of a type."""
     if pa.types.is_map(kind):
         return [(_sample(kind.key_type), _sample(kind.item_type))]
     if pa.types.is_struct(kind):
         return {field.name: _sample(field.type) for field in kind}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [_sample(kind.value_type)] * getattr(kind, "list_size", 1)
+    if pa.types.is_list(kind):
+        return [_sample(kind.value_type)]
     return next((value for is_type, value in _SCALARS if is_type(kind)), "text")
 
 
 _SCALARS: tuple[tuple[Any, Any], ...] = (
-    (pa.types.is_null, None),
     (pa.types.is_boolean, True),
     (pa.types.is_integer, 1),
     (pa.types.is_floating, 1.5),
     (pa.types.is_decimal, Decimal(0)),
     (pa.types.is_date, date(2024, 1, 31)),
-    (pa.types.is_time, time(9, 30)),
     (pa.types.is_timestamp, datetime(2024, 1, 31, 9, 30, tzinfo=timezone.utc)),
-    (pa.types.is_fixed_size_binary, None),
-    (pa.types.is_large_binary, b"bytes"),
-    (pa.types.is_binary, b"bytes"),
+    (is_bytes, b"bytes"),
 )

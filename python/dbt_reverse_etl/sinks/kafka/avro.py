@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, from_avro, to_avro
+from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, from_avro, nullable, to_avro
 from dbt_reverse_etl.sinks.kafka.envelope import ALIKE, envelope
 from dbt_reverse_etl.sinks.kafka.reading import Format
 from dbt_reverse_etl.sinks.kafka.settings import KafkaSettings
 from dbt_reverse_etl.sinks.kafka.topic import PATIENCE
-from dbt_reverse_etl.values.arrow import exact
 from dbt_reverse_etl.values.encoding import Encoded, encode_rows
 
 with warnings.catch_warnings(record=True):  # what the client's own dependencies say to each other
@@ -41,7 +40,7 @@ class Avro:
     """Writes and reads the values of one sync's topic, whose subject in the registry is `<topic>-value`."""
 
     def __init__(self, settings: KafkaSettings, task: SinkTask) -> None:
-        fields = exact(task.schema)
+        fields = nullable(task.schema)
         self._schema = envelope(fields) if task.mode is Mode.CHANGELOG else fields
         self._text = json.dumps(
             avro_schema(self._schema, "Envelope", ALIKE)

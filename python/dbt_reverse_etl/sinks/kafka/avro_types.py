@@ -6,7 +6,7 @@
 | float32, float64 | `float`, `double` |
 | bool, string, binary | `boolean`, `string`, `bytes` |
 | decimal | `bytes` with logical type `decimal` |
-| date, time | `int` with `date`, `long` with `time-micros` |
+| date | `int` with `date` |
 | timestamp with a zone, without | `long` with `timestamp-micros`, `local-timestamp-micros` |
 | list, struct | `array`, `record` |
 | map | `map` when its keys are strings, else an `array` of records of `key` and `value` |
@@ -23,24 +23,34 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 NAMESPACE = "dbt_reverse_etl"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pt.is_null, "null"),
     (pt.is_boolean, "boolean"),
     (pt.is_float32, "float"),
     (pt.is_float64, "double"),
     (is_text, "string"),
     (is_bytes, "bytes"),
 )
-_INT = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())
-_LONG = (pa.int64(), pa.uint32())
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The schema in which every field may be null: what Spark infers changes from run to run."""
+    return pa.schema([pa.field(field.name, _nullable_type(field.type)) for field in schema])
+
+
+def _nullable_type(kind: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind):
+        return pa.struct(list(nullable(pa.schema(list(kind)))))
+    if pt.is_map(kind):
+        return pa.map_(_nullable_type(kind.key_type), _nullable_type(kind.item_type))
+    return pa.list_(_nullable_type(kind.value_type)) if pt.is_list(kind) else kind
 
 
 def unsupported(schema: pa.Schema) -> list[str]:
-    """Names of the fields that have no form in Avro."""
+    """Names of the fields that, or a field within, have no name in Avro."""
     found = []
     for field in schema:
         try:
@@ -77,23 +87,22 @@ def _field(field: pa.Field, within: _Path) -> dict[str, Any]:
 def _written(field: pa.Field, kind: Any) -> dict[str, Any]:
     if not field.nullable:
         return {"name": field.name, "type": kind}
-    return {"name": field.name, "type": _nullable(kind), "default": None}
+    return {"name": field.name, "type": ["null", kind], "default": None}
 
 
 def _type(kind: pa.DataType, name: str, path: _Path) -> Any:
-    kind = plain_type(kind)
     if pt.is_struct(kind):
         return _record(kind, name, path)
     if pt.is_map(kind):
         return _map(kind, name, path)
-    if is_list(kind):
-        return {"type": "array", "items": _nullable(_type(kind.value_type, f"{name}_item", path))}
+    if pt.is_list(kind):
+        return {"type": "array", "items": ["null", _type(kind.value_type, f"{name}_item", path)]}
     return _scalar(kind)
 
 
 def _map(kind: pa.DataType, name: str, path: _Path) -> Any:
     if is_text(kind.key_type):
-        return {"type": "map", "values": _nullable(_type(kind.item_type, f"{name}_item", path))}
+        return {"type": "map", "values": ["null", _type(kind.item_type, f"{name}_item", path)]}
     entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
     return {"type": "array", "items": _record(entry, f"{name}_entry", path)}
 
@@ -109,30 +118,21 @@ def _namespace(path: _Path) -> str:
     return ".".join((NAMESPACE, *path))
 
 
-def _nullable(kind: Any) -> Any:
-    return kind if kind == "null" else ["null", kind]
-
-
 def _scalar(kind: pa.DataType) -> Any:
     for is_kind, name in _PLAIN:
         if is_kind(kind):
             return name
-    if kind in _INT or kind in _LONG:
-        return "int" if kind in _INT else "long"
-    if pt.is_decimal(kind) and kind.scale >= 0:
+    if pt.is_integer(kind):
+        return "long" if pt.is_int64(kind) else "int"
+    if pt.is_decimal(kind):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if pt.is_date(kind):
         return {"type": "int", "logicalType": "date"}
-    if pt.is_time(kind):
-        return {"type": "long", "logicalType": "time-micros"}
-    if pt.is_timestamp(kind):
-        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
-    raise TypeError(f"{kind} has no form in Avro")
+    return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
 
 
 def to_avro(value: Any, kind: pa.DataType) -> Any:
     """A value of `to_pylist` as writers of Avro take it."""
-    kind = plain_type(kind)
     if value is None or not pt.is_nested(kind):
         return value
     if pt.is_struct(kind):

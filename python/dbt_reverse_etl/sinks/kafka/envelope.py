@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, OPERATION, SNAPSHOT, SinkTask
-from dbt_reverse_etl.sinks.refusals import one_array
 
 CONNECTOR = "dbt-reverse-etl"
 OPS = {"insert": "c", "update": "u", "delete": "d"}
@@ -46,17 +45,17 @@ def envelope(schema: pa.Schema) -> pa.Schema:
 def enveloped(rows: pa.Table, task: SinkTask) -> pa.Table:
     """The events of a batch: a column for each field of `envelope`."""
     schema, count = envelope(task.schema), rows.num_rows
-    operations = one_array(rows.column(OPERATION))
-    images = [one_array(rows.column(name)) for name in task.schema.names]
-    captured = one_array(rows.column(CAPTURED_AT)).cast(_CAPTURED)
+    operations = rows.column(OPERATION).combine_chunks()
+    images = [rows.column(name).combine_chunks() for name in task.schema.names]
+    captured = rows.column(CAPTURED_AT).combine_chunks().cast(_CAPTURED)
     source = [
         pa.repeat(pa.scalar(CONNECTOR, pa.string()), count),
         pa.repeat(pa.scalar(task.sync, pa.string()), count),
-        one_array(rows.column(SNAPSHOT)),
+        rows.column(SNAPSHOT).combine_chunks(),
         captured,
     ]
     columns = [
-        one_array(rows.column(BEFORE)).cast(schema.field("before").type),
+        rows.column(BEFORE).combine_chunks().cast(schema.field("before").type),
         _struct(images, schema.field("after").type, nowhere=pc.equal(operations, "delete")),
         _ops(operations),
         captured.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()),

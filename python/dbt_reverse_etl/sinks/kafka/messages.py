@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.envelope import PREVIOUS, enveloped
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
-from dbt_reverse_etl.sinks.refusals import null_keys, one_array, positions, reasons_of, refused_deletes
+from dbt_reverse_etl.sinks.refusals import null_keys, positions, reasons_of, refused_deletes
 from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
 
 NO_TEXT = "a value without an exact form as text"
@@ -35,11 +35,6 @@ class Refused:
 
 
 Entry = Message | Refused  # of one row
-
-
-def extra_columns(mode: Mode) -> tuple[str, ...]:
-    """What is needed beside the fields."""
-    return (SNAPSHOT, CAPTURED_AT, BEFORE) if mode is Mode.CHANGELOG else (SNAPSHOT,)
 
 
 Encode = Callable[[pa.Table], Encoded]  # rows or events as values
@@ -65,7 +60,7 @@ def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: En
 
 def deleted_rows(rows: pa.Table) -> list[int]:
     """Positions of the deletes."""
-    return positions(pc.equal(one_array(rows.column(OPERATION)), "delete"))
+    return positions(pc.equal(rows.column(OPERATION).combine_chunks(), "delete"))
 
 
 def tombstone(event: Message) -> Message:

@@ -11,10 +11,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the package by one that adds headers
 
-from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import (
+    BEFORE,
+    CAPTURED_AT,
+    SNAPSHOT,
+    Batch,
+    Limits,
+    Mode,
+    Rights,
+    Sink,
+    SinkTask,
+    options_of,
+)
 from dbt_reverse_etl.sinks.kafka.messages import (
     Entry,
     Header,
@@ -22,34 +35,18 @@ from dbt_reverse_etl.sinks.kafka.messages import (
     Refused,
     deleted_rows,
     entries_of,
-    extra_columns,
     json_of,
     tombstone,
 )
-from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
-
-try:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the package by one that adds headers
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        Problem(
-            "destination of type kafka",
-            "no package confluent-kafka",
-            "it installed",
-            "pip install 'dbt-reverse-etl[kafka]'",
-        )
-    ) from error
-
 from dbt_reverse_etl.sinks.kafka.outcome import Fate, Reports, delivery_of, not_taken, said
 from dbt_reverse_etl.sinks.kafka.reading import JSON, read_rows
+from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.kafka.topic import (
     Cluster,
     NoAnswer,
     Topic,
     configs_of,
     name_of,
-    options_of,
     policy_problems,
     task_problems,
     topic_problems,
@@ -72,8 +69,7 @@ class KafkaSink(Sink):
     validates_early = True
     promise = "At least once, in order per key: the latest value wins, and each change has a stable event_id."
 
-    def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, KafkaSettings)  # noqa: S101  (the engine validates with settings_model)
+    def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._producer: Producer | None = None
 
@@ -88,7 +84,7 @@ class KafkaSink(Sink):
 
     def extra_columns(self, task: SinkTask) -> tuple[str, ...]:
         """The snapshot for a header; for events the images before, and the time too."""
-        return extra_columns(task.mode)
+        return (SNAPSHOT, CAPTURED_AT, BEFORE) if task.mode is Mode.CHANGELOG else (SNAPSHOT,)
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
@@ -102,7 +98,7 @@ class KafkaSink(Sink):
 
     def rights(self, task: SinkTask) -> Rights:
         """What the login may do with the topic, and what that is like."""
-        is_json = options_of(task).value_format == "json"
+        is_json = options_of(task, KafkaOptions).value_format == "json"
         untried = () if is_json else ("the schema registry: a push registers the schema",)
         with self._explained():
             cluster = self._cluster()
@@ -147,7 +143,7 @@ class KafkaSink(Sink):
         problems = [self._no_right(task, absent)] if absent else topic_problems(topic, task)
         if problems:
             raise DestinationError(*problems)
-        self._encode = json_of(options_of(task), task.mode)
+        self._encode = json_of(options_of(task, KafkaOptions), task.mode)
         registered = self._registered(task)
         if registered is not None:
             registered.register()
@@ -156,7 +152,7 @@ class KafkaSink(Sink):
 
     def prepare(self, rows: pa.Table) -> Sequence[Entry]:
         """The messages of the rows."""
-        return entries_of(rows, self._task, options_of(self._task), self._encode)
+        return entries_of(rows, self._task, options_of(self._task, KafkaOptions), self._encode)
 
     def deliver(self, batch: Batch) -> Delivery:
         """Send the messages of one batch and wait until the broker has answered for each."""
@@ -180,14 +176,14 @@ class KafkaSink(Sink):
                 yield from read_rows(self._settings, task, topic.partitions, form)
 
     def key_form(self, task: SinkTask) -> str:
-        return f"options.key: {options_of(task).key}"
+        return f"options.key: {options_of(task, KafkaOptions).key}"
 
     def key_place(self, task: SinkTask) -> str:
-        return f"options.partitions: {options_of(task).partitions}"
+        return f"options.partitions: {options_of(task, KafkaOptions).partitions}"
 
     def is_nan_null(self, task: SinkTask) -> bool:
         """By `options.nan`."""
-        return options_of(task).nan == "null"
+        return options_of(task, KafkaOptions).nan == "null"
 
     def close(self) -> None:
         """Forget what was not sent; after `deliver` nothing is left."""
@@ -203,7 +199,7 @@ class KafkaSink(Sink):
 
     def _registered(self, task: SinkTask) -> Avro | None:
         """The format of the values, where it has a schema in the registry. Its packages take seconds, and others do not need them."""
-        if options_of(task).value_format != "avro":
+        if options_of(task, KafkaOptions).value_format != "avro":
             return None
         from dbt_reverse_etl.sinks.kafka.avro import Avro
 
@@ -220,10 +216,12 @@ class KafkaSink(Sink):
             raise self._error(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
         if not settings.create_object:
             raise DestinationError(self._no_topic(task))
-        return cluster.make(task.object, options_of(task).partitions, settings.replication_factor, configs_of(task))
+        return cluster.make(
+            task.object, options_of(task, KafkaOptions).partitions, settings.replication_factor, configs_of(task)
+        )
 
     def _no_topic(self, task: SinkTask) -> Problem:
-        partitions = options_of(task).partitions
+        partitions = options_of(task, KafkaOptions).partitions
         wanted = f" --partitions {partitions}" if partitions else ""
         configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
         command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"

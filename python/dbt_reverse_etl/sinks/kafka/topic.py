@@ -16,12 +16,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # its stubs forget them
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem
-from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask, options_of
 from dbt_reverse_etl.sinks.hosts import is_loopback
 from dbt_reverse_etl.sinks.kafka import avro_types
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
-from dbt_reverse_etl.sinks.refusals import inexact_types, unmapped_key
-from dbt_reverse_etl.values.encoding import is_scalar, unsupported
+from dbt_reverse_etl.sinks.refusals import unmapped_key
 
 PATIENCE = 10.0  # seconds for an answer
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -184,11 +183,6 @@ def name_of(error: BaseException | None) -> str:
     return inner.name() if isinstance(inner, KafkaError) else type(error).__name__
 
 
-def options_of(task: SinkTask) -> KafkaOptions:
-    """The options of a task, or their defaults."""
-    return task.options if isinstance(task.options, KafkaOptions) else KafkaOptions()
-
-
 def configs_of(task: SinkTask) -> Mapping[str, str]:
     """How a topic that we make is configured, so that nothing gets lost that a reader needs."""
     return _EVERY_EVENT if task.mode is Mode.CHANGELOG else _COMPACTED
@@ -197,11 +191,10 @@ def configs_of(task: SinkTask) -> Mapping[str, str]:
 def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     """What can never work, whatever the cluster is like."""
     problems = unmapped_key(task)
-    problems += _avro_problems(task, settings) if options_of(task).value_format == "avro" else []
+    problems += _avro_problems(task, settings) if options_of(task, KafkaOptions).value_format == "avro" else []
     if not _NAME.fullmatch(task.object) or task.object in (".", ".."):
         expected = "the name of a topic: at most 249 letters, digits, . _ and -"
         problems.append(Problem(f"sync {task.sync}, object", repr(task.object[:249]), expected, "correct object"))
-    problems += inexact_types(task, "JSON", lambda kind: not unsupported(pa.schema([("field", kind)])))
     problems += [
         Problem(f"sync {task.sync}", f"field {name}", "a name that is not one of ours", "rename it under fields")
         for name in sorted({OPERATION, EVENT_ID, SNAPSHOT, CAPTURED_AT, BEFORE} & set(task.schema.names))
@@ -209,18 +202,18 @@ def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     is_plain = (
         len(task.key) == 1
         and set(task.key) <= set(task.schema.names)
-        and is_scalar(task.schema.field(task.key[0]).type)
+        and not pa.types.is_nested(task.schema.field(task.key[0]).type)
     )
-    if options_of(task).key == "raw" and not is_plain:
+    if options_of(task, KafkaOptions).key == "raw" and not is_plain:
         expected = "one key field, of a type that is no list, struct or map"
         problems.append(
             Problem(f"sync {task.sync}, options.key", "raw", expected, "remove it: key: json takes every key")
         )
-    if options_of(task).partitions is None:
+    if options_of(task, KafkaOptions).partitions is None:
         expected = "the number of partitions of the topic: keys move when it changes, so a changed one must be noticed"
         next_step = f"write it; kafka-topics --describe --topic {task.object} tells it, and a new topic may have any"
         problems.append(Problem(f"sync {task.sync}, options.partitions", "nothing", expected, next_step))
-    if task.mode is Mode.CHANGELOG and "compacted" in options_of(task).model_fields_set:
+    if task.mode is Mode.CHANGELOG and "compacted" in options_of(task, KafkaOptions).model_fields_set:
         where, expected = f"sync {task.sync}, options.compacted", "none: how long events are kept is up to the topic"
         problems.append(Problem(where, "it, in mode changelog", expected, "remove it"))
     return problems
@@ -235,18 +228,18 @@ def _avro_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     if not all(map(find_spec, ("fastavro", "authlib"))):  # found without being imported, which would take seconds
         install = "pip install 'dbt-reverse-etl[kafka-avro]'"
         problems.append(Problem(where, "value_format avro, and not all that it needs", "it installed", install))
-    if options_of(task).nan != "reject":
+    if options_of(task, KafkaOptions).nan != "reject":
         problems.append(Problem(where, "nan, with value_format avro", "none: Avro has NaN and Infinity", "remove it"))
-    expected = "a name of letters, digits and _, and a type that Avro has"
+    expected = "names of letters, digits and _, of the field and within it"
     return problems + [
-        Problem(f"sync {task.sync}, field {name}", f"{task.schema.field(name).type}", expected, "rename or cast it")
+        Problem(f"sync {task.sync}, field {name}", f"{task.schema.field(name).type}", expected, "rename it")
         for name in avro_types.unsupported(task.schema)
     ]
 
 
 def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     """Why the rows of a sync must not go to this topic."""
-    problems, partitions = policy_problems(topic, task), options_of(task).partitions
+    problems, partitions = policy_problems(topic, task), options_of(task, KafkaOptions).partitions
     if topic.partitions != partitions:
         found, expected = f"{topic.partitions} partitions", f"{partitions}, as options.partitions says: else keys move"
         next_step = f"sync to a new topic; or, where consumers bear old rows in old partitions, set partitions: {topic.partitions}: the next push sends every row again; or run resync, if no push of this version has sent anything"
@@ -256,7 +249,7 @@ def topic_problems(topic: Topic, task: SinkTask) -> list[Problem]:
 
 def policy_problems(topic: Topic, task: SinkTask) -> list[Problem]:
     """Why rows get lost that this topic has."""
-    if topic.cleanup_policy == "compact" or not options_of(task).compacted or task.mode is Mode.CHANGELOG:
+    if topic.cleanup_policy == "compact" or not options_of(task, KafkaOptions).compacted or task.mode is Mode.CHANGELOG:
         return []
     found, expected = f"cleanup.policy={topic.cleanup_policy}", "compact: else rows that do not change get lost"
     repair = f", then dbt-reverse-etl reconcile --select {task.sync} --repair: rows may have expired"

@@ -25,7 +25,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.types as pt
 
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 DELETED_AT = "_sdc_deleted_at"
 _INSTANT = pa.timestamp("us", "UTC")
@@ -69,15 +69,14 @@ def says(line: bytes, state: dict[str, Any]) -> bool:
 
 
 def json_schema(kind: pa.DataType) -> dict[str, Any]:
-    """The JSON schema of the values of a type that `encoding` supports, without NULL."""
-    kind = plain_type(kind)
+    """The JSON schema of the values of a type, without NULL."""
     if pt.is_map(kind):
         value = _or_null(json_schema(kind.item_type))
         if is_text(kind.key_type):
             return {"type": ["object"], "additionalProperties": value}
         entry = {"key": json_schema(kind.key_type), "value": value}
         return {"type": ["array"], "items": {"type": ["object"], "properties": entry}}
-    if is_list(kind):
+    if pt.is_list(kind):
         return {"type": ["array"], "items": _or_null(json_schema(kind.value_type))}
     if pt.is_struct(kind):
         return {"type": ["object"], "properties": {field.name: _or_null(json_schema(field.type)) for field in kind}}

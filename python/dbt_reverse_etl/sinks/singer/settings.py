@@ -8,13 +8,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from datetime import date, datetime
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from pydantic import AfterValidator, Field, Secret, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Secret, field_validator, model_validator
 
 from dbt_reverse_etl.base.redaction import folded, names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
@@ -84,8 +82,10 @@ class SingerSettings(Settings):
         log_file: the target's stderr is appended to it; it may contain row values and secrets.
     """
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     command: tuple[str, ...] = Field(min_length=1)
-    config: Secret[dict[str, Any]] = Field(default_factory=lambda: Secret[dict[str, Any]]({}))
+    config: Secret[dict[str, JsonValue]] = Field(default_factory=lambda: Secret[dict[str, JsonValue]]({}))
     identity: str | None = Field(default=None, min_length=1)
     env: Secret[dict[str, str]] = Field(default_factory=lambda: Secret[dict[str, str]]({}))
     batch_rows: int = Field(default=20_000, ge=1, le=1_000_000)
@@ -113,7 +113,7 @@ class SingerSettings(Settings):
 
     @field_validator("config")
     @classmethod
-    def _keeps_earlier_batches(cls, config: Secret[dict[str, Any]]) -> Secret[dict[str, Any]]:
+    def _keeps_earlier_batches(cls, config: Secret[dict[str, JsonValue]]) -> Secret[dict[str, JsonValue]]:
         given = config.get_secret_value()
         for name, empties in _EMPTIES.items():
             if name in given and (given[name] == empties or (name == "overwrite" and given[name])):
@@ -121,16 +121,6 @@ class SingerSettings(Settings):
                     f"found {name}, with which each batch empties the table of the one before; expected a target that adds to it, as "
                     "load_method: upsert does; next: take it out, and run the operation resync if earlier pushes used it"
                 )
-        return config
-
-    @field_validator("config")
-    @classmethod
-    def _is_json(cls, config: Secret[dict[str, Any]]) -> Secret[dict[str, Any]]:
-        for path, kind in _not_json(config.get_secret_value()):
-            raise ValueError(
-                f"found {kind} at {path}; expected what JSON can hold: text, numbers, true, false, null, lists, mappings; "
-                "next: write it as one of these, for example a date in quotes"
-            )
         return config
 
     @model_validator(mode="after")
@@ -179,25 +169,6 @@ class SingerOptions(Options):
 
     deletes: Literal["sdc_deleted_at"] | None = None
     nan: Literal["reject", "null"] = "reject"
-
-
-def _not_json(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Path and kind of each value that JSON cannot hold; YAML reads an unquoted 2024-01-31 as a date."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            at = f"{path}.{key}" if path else str(key)
-            yield from [] if isinstance(key, str | int) else [(path or "config", f"{_kind(key)} as a name")]
-            yield from _not_json(inner, at)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _not_json(inner, f"{path}[{number}]")
-    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))):
-        yield path, _kind(value)
-
-
-def _kind(value: object) -> str:
-    kinds = ((datetime, "a time"), (date, "a date"), (bytes, "binary data"), (float, "NaN or Infinity"))
-    return next((words for of_type, words in kinds if isinstance(value, of_type)), f"a {type(value).__name__}")
 
 
 def _told(value: Any, path: str = "", *, among_logins: bool = False) -> Iterator[tuple[str, str]]:

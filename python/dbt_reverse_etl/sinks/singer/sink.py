@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
-from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
+from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.refusals import nan_keys, null_keys, refused_deletes, unmapped_key
 from dbt_reverse_etl.sinks.singer.messages import (
     DELETED_AT,
@@ -36,7 +36,7 @@ from dbt_reverse_etl.sinks.singer.messages import (
 )
 from dbt_reverse_etl.sinks.singer.process import Ended, NotStartedError, Program, run
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
-from dbt_reverse_etl.values.encoding import encode_rows, unsupported
+from dbt_reverse_etl.values.encoding import encode_rows
 
 _PROBE = "probe"
 _METADATA = "add_record_metadata"  # with false, targets of the Meltano SDK drop every column `_sdc_*`
@@ -52,10 +52,10 @@ class SingerSink(Sink):
     validates_early = True
     promise = "At least once; a repeat is harmless where the target upserts by key."
 
-    def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, SingerSettings)  # noqa: S101  (the engine validates with settings_model)
+    _task: SinkTask
+
+    def __init__(self, settings: SingerSettings) -> None:
         self._settings = settings
-        self._task: SinkTask | None = None
 
     @property
     def identity(self) -> str:
@@ -76,7 +76,7 @@ class SingerSink(Sink):
         log = self._settings.log_file
         if log is not None and not _is_writable(log):
             expected = "a file, or a new one in a folder that exists, which this user may write"
-            raise self._problem("a log_file that cannot be written", expected, "correct log_file, or make its folder")
+            raise self.problem("a log_file that cannot be written", expected, "correct log_file, or make its folder")
 
     def rights(self, task: SinkTask) -> Rights:  # noqa: ARG002  (the same for every sync)
         """The target alone knows its destination."""
@@ -88,12 +88,11 @@ class SingerSink(Sink):
         self._task, self._now = task, datetime.now(timezone.utc)
         failed = self._told((), _PROBE)
         if failed is not None:
-            self._task = None
             if failed[0] is Outcome.FATAL:
-                raise self._problem(failed[1], "a target that starts", "correct command or log_file")
+                raise self.problem(failed[1], "a target that starts", "correct command or log_file")
             expected = "a target that takes the schema, writes STATE back and ends with exit code 0"
             next_step = f"{self._where_to_look()}, and correct config"
-            raise self._problem(f"without any row: {failed[1]}", expected, next_step)
+            raise self.problem(f"without any row: {failed[1]}", expected, next_step)
 
     def deliver(self, batch: Batch) -> Delivery:
         """Feed one process of the target with the batch."""
@@ -108,16 +107,15 @@ class SingerSink(Sink):
 
     def close(self) -> None:
         """Nothing is open between two batches."""
-        self._task = None
 
     def _told(self, records: Iterable[bytes], claim: str) -> tuple[Outcome, str] | None:
         """None if the target acknowledged the records, else what became of all of them."""
-        task = self._opened()
+        task = self._task
         state = {"bookmarks": {}, "dbt_reverse_etl": {"sync": task.sync_id, "claim": claim, "batch": uuid4().hex}}
         schema = schema_message(task.object, _fields(task), task.key)
         messages = chain([schema], record_messages(task.object, [*records]), [state_message(state)])
         try:
-            ended = run(self._program(), messages)
+            ended = run(self._program(task.project_dir), messages)
         except (NotStartedError, DestinationError) as error:
             reason = str(error) if isinstance(error, NotStartedError) else "it is no longer installed"
             return Outcome.FATAL, f"the target could not be started: {reason}"
@@ -140,7 +138,7 @@ class SingerSink(Sink):
 
     def _records(self, rows: pa.Table) -> tuple[dict[int, bytes], dict[int, str]]:
         """Row -> its JSON, and row -> why it is refused."""
-        task, options = self._opened(), self._options(self._opened())
+        task, options = self._task, options_of(self._task, SingerOptions)
         table = rows.drop_columns([OPERATION, EVENT_ID])
         refused = null_keys(table, task.key) | nan_keys(table, task.key, as_null=options.nan == "null")
         refused |= refused_deletes(rows, task.mode)
@@ -155,7 +153,7 @@ class SingerSink(Sink):
         return kept, refused
 
     def _delete_problems(self, task: SinkTask) -> list[Problem]:
-        where, deletes = f"sync {task.sync}", self._options(task).deletes
+        where, deletes = f"sync {task.sync}", options_of(task, SingerOptions).deletes
         if task.mode is Mode.MIRROR and deletes is None:
             next_step = "set options: {deletes: sdc_deleted_at} if the target keeps that column, or mode: upsert"
             return [Problem(f"{where}: mode", "mirror", "a way to tell the target of deletes", next_step)]
@@ -167,7 +165,7 @@ class SingerSink(Sink):
             return [Problem(f"{where}: options.deletes", found, "true", f"set config.{_METADATA} to true")]
         return []
 
-    def _program(self) -> Program:
+    def _program(self, folder: Path | None = None) -> Program:
         settings = self._settings
         environment = settings.environment
         first, *arguments = settings.command
@@ -177,9 +175,8 @@ class SingerSink(Sink):
         if found is None:
             expected = "a program on PATH, or an absolute path"
             next_step = f"install it in an environment of its own, e.g. pipx install {settings.name}"
-            raise self._problem(f"no program {settings.name}", expected, next_step)
+            raise self.problem(f"no program {settings.name}", expected, next_step)
         config = settings.config.get_secret_value()
-        folder = self._task.project_dir if self._task else None
         found = str(Path(found).absolute())  # PATH may have a relative folder, and the target runs in the project
         return Program([found, *arguments], config, environment, settings.timeout, settings.log_file, folder)
 
@@ -187,17 +184,6 @@ class SingerSink(Sink):
         if self._settings.log_file is None:
             return "set log_file to see what the target says"
         return "look at log_file"
-
-    def _options(self, task: SinkTask) -> SingerOptions:
-        return task.options if isinstance(task.options, SingerOptions) else SingerOptions()
-
-    def _opened(self) -> SinkTask:
-        if self._task is None:
-            raise RuntimeError("the sink is not open")
-        return self._task
-
-    def _problem(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"destination {self.identity}", found, expected, next_step))
 
 
 def _is_writable(file: Path) -> bool:
@@ -212,17 +198,8 @@ def _fields(task: SinkTask) -> pa.Schema:
 
 def _field_problems(task: SinkTask) -> list[Problem]:
     where, names = f"sync {task.sync}", task.schema.names
-    problems = [
-        Problem(
-            f"{where}, field {name}",
-            f"the type {task.schema.field(name).type}",
-            "a type that JSON can hold",
-            "cast the column in the model",
-        )
-        for name in unsupported(task.schema)
-    ]
     expected, next_step = "a name without the prefix _sdc_, which targets use themselves", "rename it under fields"
-    problems += [
+    problems = [
         Problem(where, f"field {name}", expected, next_step) for name in names if name.lower().startswith("_sdc_")
     ]
     twins = [name for name, count in Counter(map(str.lower, names)).items() if count > 1]

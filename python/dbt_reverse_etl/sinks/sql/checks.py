@@ -7,11 +7,9 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.refusals import inexact_types, unmapped_key
+from dbt_reverse_etl.sinks.refusals import unmapped_key
 from dbt_reverse_etl.sinks.sql.dialect import Dialect
 from dbt_reverse_etl.sinks.sql.table import OURS, Name, Table, Wrong, soft_delete
-from dbt_reverse_etl.values.arrow import plain_type
-from dbt_reverse_etl.values.encoding import unsupported
 
 MOMENT = pa.timestamp("us", "UTC")
 
@@ -25,18 +23,19 @@ def task_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
     found += unmapped_key(task)
     if len({dialect.fold(field) for field in names}) < len(names) or not all(map(dialect.is_name, names)):
         found.append(Problem(f"{where}, fields", str(names), dialect.name_form, "rename a field under `fields:`"))
-    found += inexact_types(task, dialect.name, lambda kind: _is_supported(dialect, plain_type(kind)))
+    expected, next_step = f"a type that {dialect.name} can hold exactly", "cast the column in the model"
+    found += [
+        Problem(f"{where}, field {field.name}", f"the type {field.type}", expected, next_step)
+        for field in task.schema
+        if not (pt.is_nested(field.type) or dialect.is_supported(field.type))
+    ]
     for key in task.key:
-        kind = plain_type(task.schema.field(key).type) if key in names else pa.int64()
+        kind = task.schema.field(key).type if key in names else pa.int64()
         if pt.is_nested(kind) or pt.is_floating(kind):
             said = "a nested type" if pt.is_nested(kind) else f"the type {kind}"
             expected = "a type that is compared exactly"
             found.append(Problem(f"{where}, key", f"{key}, of {said}", expected, "choose another key"))
     return found + _soft_delete_problems(task, dialect)
-
-
-def _is_supported(dialect: Dialect, plain: pa.DataType) -> bool:
-    return not unsupported(pa.schema([("", plain)])) if pt.is_nested(plain) else dialect.is_supported(plain)
 
 
 def _soft_delete_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
@@ -106,10 +105,10 @@ def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, di
         found = f"{column.name} is a generated column or GENERATED ALWAYS AS IDENTITY"
         return found, "a column to write", "leave the field out"
     wrong = dialect.column_problem(column, field, task, name)
-    if wrong or dialect.keeps(column, plain_type(field.type)):
+    if wrong or dialect.keeps(column, field.type):
         return wrong
     found = f"column {column.name} of type {column.kind or 'none'}, which changes values of type {field.type}"
-    expected = f"a column of type {dialect.column_type(plain_type(field.type))}"
+    expected = f"a column of type {dialect.column_type(field.type)}"
     return found, expected, "change the column, or cast in the model"
 
 
@@ -129,5 +128,5 @@ def add_column(dialect: Dialect, name: Name, field: pa.Field) -> str:
 
 
 def _declared(dialect: Dialect, field: pa.Field, *, in_key: bool = False) -> str:
-    kind = dialect.column_type(plain_type(field.type), in_key=in_key)
+    kind = dialect.column_type(field.type, in_key=in_key)
     return f"{dialect.quoted(field.name)} {kind}{' NOT NULL' if in_key else ''}"

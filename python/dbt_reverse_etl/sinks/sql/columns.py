@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dbt_reverse_etl.sinks.base import OPERATION
-from dbt_reverse_etl.sinks.refusals import null_keys, one_array, positions, reasons_of
+from dbt_reverse_etl.sinks.refusals import null_keys, positions, reasons_of
 from dbt_reverse_etl.sinks.sql.dialect import Dialect
 from dbt_reverse_etl.sinks.sql.table import Column
-from dbt_reverse_etl.values.arrow import plain_array
 from dbt_reverse_etl.values.encoding import encode_values
 
 
@@ -70,13 +69,13 @@ def columns_of(
 
     `columns`: field -> its column, in the order of the fields.
     """
-    deleted = pc.equal(one_array(batch.column(OPERATION)), "delete")
+    deleted = pc.equal(batch.column(OPERATION).combine_chunks(), "delete")
     gone = frozenset(positions(deleted))
     refused: dict[int, str] = dict.fromkeys(gone, deletes) if deletes else {}
     absent: set[int] = set()  # deletes of keys that the table cannot hold: nothing to do
     fields = {}
     for name, column in columns.items():
-        fields[name], wrong, unfit = _written(name, plain_array(one_array(batch.column(name))), column, dialect)
+        fields[name], wrong, unfit = _written(name, batch.column(name).combine_chunks(), column, dialect)
         unheld = wrong | unfit
         if name in key:
             absent |= gone & unheld.keys()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
@@ -92,14 +91,14 @@ class Dialect(ABC):
     # The place and its sessions
 
     @property
-    @abstractmethod
     def identity(self) -> str:
         """Names the database without its credentials."""
+        return str(self.settings.identity)
 
     @property
     def state_schema(self) -> str | None:
         """Where our two tables stand; None: beside the object."""
-        return None
+        return getattr(self.settings, "state_schema", None)
 
     @property
     def adds_columns(self) -> bool:
@@ -219,7 +218,7 @@ class Dialect(ABC):
 
     def keeps(self, column: Any, plain: pa.DataType) -> bool:
         """Whether a column holds the values of a type as they are; one that is too long or too large is refused by its row."""
-        return pt.is_null(plain) or any(is_type(plain) and fits(column, plain) for is_type, fits in self.fits)
+        return any(is_type(plain) and fits(column, plain) for is_type, fits in self.fits)
 
     def column_problem(self, column: Any, field: pa.Field, task: SinkTask, name: Name) -> Wrong | None:
         """What else a column must not be."""

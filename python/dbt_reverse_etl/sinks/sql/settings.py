@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
@@ -203,6 +203,15 @@ class MysqlSettings(ServerSettings):
         return self.ssl_mode or ("preferred" if self.is_local else "verify_identity")
 
 
+def _is_a_file(path: str) -> str:
+    if path.startswith((":", "file:", "md:", "motherduck:")) or "\0" in path:
+        raise ValueError("expected the path of a file, not a URI and not a database in memory")
+    return path
+
+
+_DatabaseFile = Annotated[str, Field(min_length=1), AfterValidator(_is_a_file), AfterValidator(in_project)]
+
+
 class SqliteSettings(Settings):
     """What profiles.yml says about an SQLite destination.
 
@@ -212,14 +221,9 @@ class SqliteSettings(Settings):
         timeout: seconds to wait for another program's lock.
     """
 
-    path: str = Field(min_length=1)
+    path: _DatabaseFile
     create_object: bool = True
     timeout: float = Field(default=30.0, ge=0, le=3600)
-
-    @field_validator("path")
-    @classmethod
-    def _is_a_file(cls, path: str, info: ValidationInfo) -> str:
-        return in_project(_file(path, ("file:",)), info)
 
 
 class DuckdbSettings(Settings):
@@ -232,18 +236,7 @@ class DuckdbSettings(Settings):
         config: options of DuckDB for the connection, such as `threads`.
     """
 
-    path: str = Field(min_length=1)
+    path: _DatabaseFile
     create_object: bool = True
     state_schema: str | None = Field(default=None, min_length=1)
     config: dict[str, SecretStr | int | bool] = Field(default_factory=dict)
-
-    @field_validator("path")
-    @classmethod
-    def _is_a_file(cls, path: str, info: ValidationInfo) -> str:
-        return in_project(_file(path, ("md:", "motherduck:")), info)
-
-
-def _file(path: str, uris: tuple[str, ...]) -> str:
-    if path.startswith((":", *uris)) or "\0" in path:
-        raise ValueError("expected the path of a file, not a URI and not a database in memory")
-    return path

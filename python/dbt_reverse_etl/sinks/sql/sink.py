@@ -53,7 +53,6 @@ class SqlSink(Sink):
     _writer: Writer
 
     def __init__(self, settings: Settings) -> None:
-        assert isinstance(settings, self.settings_model)  # noqa: S101  (the engine validates with it)
         self._settings: Any = settings
         self._dialect: Dialect = self.dialect_type(settings)
         self._lock = threading.Lock()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
-from dbt_reverse_etl.values.arrow import FIRST_SECOND, LAST_SECOND, PER_SECOND
-from dbt_reverse_etl.values.encoding import TOO_FINE
+from dbt_reverse_etl.values.arrow import outside_years
+from dbt_reverse_etl.values.encoding import decimal_texts
 
-FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 YEAR = "a year outside 1 to 9999"
 
 Convert = Callable[[Any], Converted]
@@ -44,41 +42,19 @@ def texts_without_nul(reason: str) -> Convert:
 
 def decimal_text(array: Any) -> Converted:
     """Decimals as text with all digits, never an exponent."""
-    text = array.cast(pa.string())
-    if pc.any(pc.match_substring(text, "E")).as_py():  # Arrow writes small values as 1E-8
-        plain = [value if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
-        text = pa.array(plain, pa.string())
-    return text, []
+    return decimal_texts(array), []
 
 
 def timestamp_micros(array: Any) -> Converted:
     """Timestamps as int64 microseconds since 1970, in UTC where they have a zone."""
-    unit, ticks = array.type.unit, array.cast(pa.int64())
-    if unit == "ns":  # int64 nanoseconds end in the year 2262: only the precision can be wrong
-        return whole_micros(ticks)
-    first, last = FIRST_SECOND * PER_SECOND[unit], (LAST_SECOND + 1) * PER_SECOND[unit] - 1
-    outside = _outside(ticks, first, last)
-    return pc.multiply(without(ticks, outside), 10**6 // PER_SECOND[unit]), [(outside, YEAR)]
-
-
-def whole_micros(nanos: Any) -> Converted:
-    """int64 nanoseconds as microseconds."""
-    micros = pc.divide(nanos, 1000)
-    return micros, [(pc.not_equal(pc.multiply(micros, 1000), nanos), TOO_FINE)]
+    outside = outside_years(array)
+    return without(array.cast(pa.int64()), outside), [(outside, YEAR)]
 
 
 def date_days(array: Any) -> Converted:
     """Dates as int32 days since 1970."""
-    days = array.cast(pa.date32(), safe=False).cast(pa.int32())
-    outside = _outside(days, FIRST_DAY, LAST_DAY)
-    return without(days, outside), [(outside, YEAR)]
-
-
-def time_micros(array: Any) -> Converted:
-    """Times of day as int64 microseconds."""
-    if array.type == pa.time64("ns"):
-        return whole_micros(array.cast(pa.int64()))
-    return array.cast(pa.time64("us")).cast(pa.int64()), []
+    outside = outside_years(array)
+    return without(array.cast(pa.int32()), outside), [(outside, YEAR)]
 
 
 def then(convert: Convert, *targets: pa.DataType) -> Convert:
@@ -93,12 +69,6 @@ def then(convert: Convert, *targets: pa.DataType) -> Convert:
     return converted
 
 
-# `2024-01-31 10:00:00.000000`, `2024-01-31`, `10:00:00.000000`
+# `2024-01-31 10:00:00.000000`, `2024-01-31`
 timestamp_text = then(timestamp_micros, pa.timestamp("us"), pa.string())
 date_text = then(date_days, pa.date32(), pa.string())
-time_text = then(time_micros, pa.time64("us"), pa.string())
-
-
-def _outside(ticks: Any, first: int, last: int) -> Any:
-    bounds = pa.scalar(first, ticks.type), pa.scalar(last, ticks.type)
-    return pc.or_(pc.less(ticks, bounds[0]), pc.greater(ticks, bounds[1]))

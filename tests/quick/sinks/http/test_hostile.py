@@ -25,7 +25,7 @@ from dbt_reverse_etl.sinks.hosts import is_metadata_host
 from dbt_reverse_etl.sinks.http import connection
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes
-from tests.support.delivery.world import FakeClock
+from tests.support.delivery.clock import FakeClock
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
 from tests.support.sinks.http_sending import (
     BATCH,

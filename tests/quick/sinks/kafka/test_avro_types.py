@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, to_avro
+from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, nullable, to_avro
 from dbt_reverse_etl.sinks.kafka.envelope import ALIKE, envelope
-from dbt_reverse_etl.values.arrow import exact
 from tests.support.effort import scaled
 
 Fields = dict[str, pa.DataType]
@@ -84,7 +83,7 @@ def seen(value: Any, written: pa.DataType, wanted: pa.DataType) -> Any:
 
 
 def row_schema(fields: Fields) -> pa.Schema:
-    return exact(pa.schema(list(fields.items())))
+    return nullable(pa.schema(list(fields.items())))
 
 
 def read_back(row: dict[str, Any], written: pa.Schema, wanted: pa.Schema, name: str, **alike: Any) -> Any:

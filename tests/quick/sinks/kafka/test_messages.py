@@ -7,8 +7,8 @@ from typing import Any, Literal
 import orjson
 import pytest
 
-from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.messages import Refused, entries_of, extra_columns, json_of
+from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, SNAPSHOT, Mode, SinkTask
+from dbt_reverse_etl.sinks.kafka.messages import Refused, entries_of, json_of
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.testing import PEOPLE, Change, batch_of, person
 
@@ -19,7 +19,7 @@ def made(change: Change, before: dict[str, Any], nan: Literal["reject", "null"])
     """The event of a change, or why there is none."""
     options = KafkaOptions(partitions=1, nan=nan)
     task = SinkTask("5c", "people", 1, "people", Mode.CHANGELOG, ("id",), PEOPLE, options=options)
-    rows = batch_of(task, [change], extra=extra_columns(task.mode), before=[before]).rows
+    rows = batch_of(task, [change], extra=(SNAPSHOT, CAPTURED_AT, BEFORE), before=[before]).rows
     (entry,) = entries_of(rows, task, options, json_of(options, task.mode))
     if isinstance(entry, Refused):
         return entry.reason

@@ -25,7 +25,8 @@ from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.sinks.sql.rows import Step
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
-from dbt_reverse_etl.testing import PEOPLE, FakeClock, batch_of, deliver, next_run, opened, person
+from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
+from tests.support.delivery.clock import FakeClock
 from tests.support.sinks.people import DELIVERED, FATAL, REJECTED, a_task, on_a_shared_file, people, sink_on, table
 
 CANARY = "canary-1618033988"
@@ -47,14 +48,12 @@ VALUES = st.one_of(
     st.datetimes().map(lambda value: (pa.timestamp("us"), value, micro_text(value))),
     st.datetimes().map(lambda value: (pa.timestamp("us", "Asia/Tokyo"), value, micro_text(value))),
     st.dates().map(lambda value: (pa.date32(), value, value.isoformat())),
-    st.times().map(lambda value: (pa.time64("us"), value, value.isoformat("microseconds"))),
     st.text(st.characters(codec="utf-8")).map(lambda value: (pa.string(), value, value)),
-    st.text(st.characters(codec="utf-8")).map(lambda value: (pa.dictionary(pa.int32(), pa.string()), value, value)),
+    st.text(st.characters(codec="utf-8")).map(lambda value: (pa.large_string(), value, value)),
     st.binary().map(lambda value: (pa.binary(), value, value)),
     st.floats(allow_nan=False).map(lambda value: (pa.float64(), value, value)),
     st.floats(allow_nan=False, width=32).map(lambda value: (pa.float32(), value, value)),
     st.integers(-(2**63), 2**63 - 1).map(lambda value: (pa.int64(), value, value)),
-    st.integers(0, 2**63 - 1).map(lambda value: (pa.uint64(), value, value)),
     st.booleans().map(lambda value: (pa.bool_(), value, int(value))),
 )
 
@@ -78,11 +77,7 @@ def test_any_value_is_stored_without_loss(
     ("kind", "bad", "reason"),
     [
         (pa.float64(), float("nan"), "NaN"),
-        (pa.uint64(), 2**63, "integer above"),
-        (pa.timestamp("ns"), 1, "finer than a microsecond"),
-        (pa.timestamp("ns", "UTC"), -1, "finer than a microsecond"),
-        (pa.time64("ns"), 1, "finer than a microsecond"),
-        (pa.timestamp("s"), 253_402_300_800, "year outside"),
+        (pa.timestamp("us", "UTC"), 253_402_300_800_000_000, "year outside"),
         (pa.timestamp("us"), -62_135_596_800_000_001, "year outside"),
         (pa.date32(), 2_932_897, "year outside"),
         (pa.list_(pa.float64()), [float("nan")], "NaN"),

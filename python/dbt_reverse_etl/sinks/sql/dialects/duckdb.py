@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 from pydantic import SecretStr
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
@@ -27,20 +27,10 @@ from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
-from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_days, then, time_micros, timestamp_micros
-from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
-
-try:
-    import duckdb
-except ModuleNotFoundError as error:
-    raise ConfigurationError(
-        Problem(
-            "destination of type duckdb", "no package duckdb", "it installed", "pip install 'dbt-reverse-etl[duckdb]'"
-        )
-    ) from error
+from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_days, then, timestamp_micros
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 TABLE = "BASE TABLE"
-MOST_DIGITS = 38
 WORDS = (
     (duckdb.IntegrityError, "constraint violated"),
     (duckdb.DataError, "value refused"),
@@ -68,31 +58,23 @@ def _timestamp(array: Any) -> Converted:
     return then(timestamp_micros, pa.timestamp("us", "UTC" if array.type.tz else None))(array)
 
 
-def _decimal(array: Any) -> Converted:
-    return array.cast(pa.decimal128(array.type.precision, array.type.scale)), []
-
-
 FORMS: tuple[Form, ...] = (
     (lambda kind: pt.is_integer(kind) or pt.is_boolean(kind), "", as_it_is),
     (pt.is_floating, "", cast_to(pa.float64())),
     (is_text, "", utf8),
     (is_bytes, "", cast_to(pa.binary())),
-    (lambda kind: pt.is_decimal(kind) and _digits(kind)[0] <= MOST_DIGITS, "", _decimal),
+    (pt.is_decimal, "", as_it_is),
     (pt.is_timestamp, "", _timestamp),
     (pt.is_date, "", then(date_days, pa.date32())),
-    (pt.is_time, "", then(time_micros, pa.time64("us"))),
-    (pt.is_null, "", cast_to(pa.string())),
 )
 CREATED = (
-    (lambda kind: pt.is_int8(kind) or pt.is_int16(kind) or pt.is_uint8(kind), "SMALLINT"),
-    (lambda kind: pt.is_int32(kind) or pt.is_uint16(kind), "INTEGER"),
-    (lambda kind: pt.is_int64(kind) or pt.is_uint32(kind), "BIGINT"),
-    (pt.is_uint64, "DECIMAL(20, 0)"),
+    (pt.is_int64, "BIGINT"),
+    (pt.is_int32, "INTEGER"),
+    (pt.is_integer, "SMALLINT"),
     (pt.is_floating, "DOUBLE"),
     (pt.is_boolean, "BOOLEAN"),
     (is_bytes, "BLOB"),
     (pt.is_date, "DATE"),
-    (pt.is_time, "TIME"),
     (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "TIMESTAMP WITH TIME ZONE"),
     (pt.is_timestamp, "TIMESTAMP"),
     (lambda _kind: True, "VARCHAR"),
@@ -109,7 +91,7 @@ def _keeps_integer(column: Column, _plain: pa.DataType) -> bool:
 
 def _keeps_decimal(column: Column, plain: pa.DataType) -> bool:
     scale = _DECIMAL.fullmatch(column.kind)
-    return int(scale[1]) >= plain.scale if scale else column.kind in _INTEGERS and plain.scale <= 0
+    return int(scale[1]) >= plain.scale if scale else column.kind in _INTEGERS and plain.scale == 0
 
 
 FITS = (
@@ -124,13 +106,7 @@ FITS = (
     (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, _is("TIMESTAMP WITH TIME ZONE")),
     (lambda kind: pt.is_timestamp(kind) and kind.tz is None, _is("TIMESTAMP", "TIMESTAMP_NS")),
     (pt.is_date, _is("DATE")),
-    (pt.is_time, _is("TIME")),
 )
-
-
-def _digits(kind: pa.DataType) -> tuple[int, int]:
-    """Digits, and those after the point, of a column for a decimal."""
-    return max(kind.precision, kind.precision - kind.scale), max(kind.scale, 0)
 
 
 class _Rows:
@@ -174,10 +150,6 @@ class DuckdbDialect(FileDialect):
     def identity(self) -> str:
         """As a URL."""
         return f"duckdb://{self.path}"
-
-    @property
-    def state_schema(self) -> str | None:
-        return self.settings.state_schema
 
     def connect(self, mode: OpenMode) -> Any:
         config = self.settings.config.items()
@@ -283,7 +255,7 @@ class DuckdbDialect(FileDialect):
         yield from rows_in_parts(connection.execute(f"SELECT {fields} FROM {name.sql}"), task)
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
-        return f"DECIMAL{_digits(plain)}" if pt.is_decimal(plain) else super().column_type(plain)
+        return f"DECIMAL({plain.precision}, {plain.scale})" if pt.is_decimal(plain) else super().column_type(plain)
 
 
 class DuckdbWriter(StagedWriter):
@@ -341,7 +313,7 @@ class DuckdbWriter(StagedWriter):
 
     @property
     def _texts(self) -> list[str]:
-        return [key for key in self.task.key if is_text(plain_type(self.task.schema.field(key).type))]
+        return [key for key in self.task.key if is_text(self.task.schema.field(key).type)]
 
     def value(self, name: str) -> str:
         return f"CAST({self.cell(name)} AS JSON)" if self.columns[name].kind == "JSON" else self.cell(name)
@@ -365,7 +337,7 @@ class DuckdbSink(SqlSink):
 
 
 def _text(column: str, field: pa.Field) -> str:
-    return f"hex({column})" if is_bytes(plain_type(field.type)) else f"CAST({column} AS VARCHAR)"
+    return f"hex({column})" if is_bytes(field.type) else f"CAST({column} AS VARCHAR)"
 
 
 def _columns(expressions: str) -> list[str]:

@@ -2,16 +2,15 @@
 
 | Arrow type | column of the staging table |
 |---|---|
-| integers | bigint, bigint unsigned |
+| integers | bigint |
 | floats | double; NaN and Infinity are refused |
 | bool | tinyint |
 | string | longtext |
 | binary | longblob |
 | decimal | decimal of its precision and scale |
 | timestamp | datetime(6), in UTC where it has a zone |
-| date, time | date, time(6) |
+| date | date |
 | list, struct, map | longtext, canonical JSON as of `dbt_reverse_etl.values.encoding` |
-| null | longtext |
 
 Where the column of the table holds texts, integers and decimals are staged as texts too: MySQL compares a number with a
 text as two doubles.
@@ -30,24 +29,19 @@ import pyarrow.types as pt
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8, without
 from dbt_reverse_etl.sinks.sql.columns import Columns
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn
-from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_text, decimal_text, time_text, timestamp_text
+from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, date_text, decimal_text, timestamp_text
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 NOT_FINITE = "NaN or Infinity, which MySQL cannot store"
 REQUIRED = "NULL, and its column is NOT NULL"
 BLANK_AT_END = "a blank at the end, which CHAR would drop"
 OUTSIDE_CHARSET = "a character that the character set of its column has not"
-MOST_DIGITS, MOST_SCALE = 65, 30  # of DECIMAL
+MOST_SCALE = 30  # of DECIMAL
 TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 _BYTES = pa.large_binary()
 # Of utf8mb4 no byte of a longer character is one of these; sql_mode lets the backslash escape.
 _ESCAPES = ((b"\\", b"\\\\"), (b"'", b"\\'"), (b"\0", b"\\0"))
-
-
-def digits(plain: pa.DataType) -> tuple[int, int]:
-    """Digits, and those after the point, of a column for a decimal."""
-    return max(plain.precision, plain.precision - plain.scale), max(plain.scale, 0)
 
 
 def rows_of(columns: Columns, types: Sequence[str]) -> Any:
@@ -114,8 +108,6 @@ def _quoted(array: Any) -> Any:
 
 
 def _binary(array: Any) -> Any:
-    if pt.is_fixed_size_binary(array.type):
-        array = array.cast(pa.binary())
     return _string(array.cast(_BYTES), b"_binary'")
 
 
@@ -134,25 +126,18 @@ def _double(array: Any) -> Converted:
     return exact, [(infinite, NOT_FINITE)]
 
 
-def _fits_decimal(kind: pa.DataType) -> bool:
-    return bool(pt.is_decimal(kind) and digits(kind)[0] <= MOST_DIGITS and digits(kind)[1] <= MOST_SCALE)
-
-
 FORMS: tuple[Form, ...] = (
-    (pt.is_uint64, "BIGINT UNSIGNED", as_it_is),
     (pt.is_integer, "BIGINT", as_it_is),
     (pt.is_boolean, "TINYINT", as_it_is),
     (pt.is_floating, "DOUBLE", _double),
     (is_text, TEXT, utf8),
     (is_bytes, "LONGBLOB", as_it_is),
-    (_fits_decimal, "DECIMAL", decimal_text),
+    (lambda kind: pt.is_decimal(kind) and kind.scale <= MOST_SCALE, "DECIMAL", decimal_text),
     (pt.is_timestamp, "DATETIME(6)", timestamp_text),
     (pt.is_date, "DATE", date_text),
-    (pt.is_time, "TIME(6)", time_text),
-    (pt.is_null, TEXT, cast_to(pa.string())),
 )
 WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "TINYINT": _flag,
     "LONGBLOB": _binary,
-    **dict.fromkeys((TEXT, "DATETIME(6)", "DATE", "TIME(6)"), _quoted),
+    **dict.fromkeys((TEXT, "DATETIME(6)", "DATE"), _quoted),
 }

@@ -10,9 +10,9 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
+from dbt_reverse_etl.base.sql import quoted
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import number, run
 from dbt_reverse_etl.sinks.sql.rights import DELETE, INSERT, SELECT, UPDATE, Lack, Need, no_table
-from dbt_reverse_etl.sinks.sql.table import quoted
 
 _DENIED = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 _ASKED = {
@@ -37,14 +37,14 @@ def lacks(connection: Connection[Any], needs: Iterable[Need], database: str, use
     grants = [str(row[0]) for row in run(connection, "SHOW GRANTS").fetchall()]  # some hold the hash of a password
     found = [lack for need in needs for lack in _of_table(connection, need, grants, to)]
     if not may(grants, _TEMPORARY, database):
-        grant = f"GRANT {_TEMPORARY} ON {_quoted(database)}.* TO {to}"
+        grant = f"GRANT {_TEMPORARY} ON {quoted(database)}.* TO {to}"
         found.append((f"no right {_TEMPORARY} on {database}", grant))
     return found
 
 
 def _of_table(connection: Connection[Any], need: Need, grants: Sequence[str], to: str) -> Iterator[Lack]:
     name = need.table
-    places = {"table": name.sql, "column": _quoted(need.column)}
+    places = {"table": name.sql, "column": quoted(need.column)}
     answers = {right: _answer(connection, _ASKED[right].format(**places)) for right in need.rights}
     absent = ", ".join(right for right, answer in answers.items() if answer in _DENIED)
     if absent:
@@ -81,7 +81,7 @@ def may(grants: Iterable[str], right: str, database: str, table: str = "") -> bo
                 return True
         elif found["rights"].startswith("ALL PRIVILEGES") or re.search(right, found["rights"]):
             of_database, of_table = found[2], found[3]
-            if _covers(of_database, database) and of_table in ("*", _quoted(table)):
+            if _covers(of_database, database) and of_table in ("*", quoted(table)):
                 return True
     return False
 
@@ -93,7 +93,3 @@ def _covers(pattern: str, database: str) -> bool:
     parts = re.findall(r"\\.|.", pattern[1:-1].replace("``", "`"), re.DOTALL)
     wild = {"%": ".*", "_": "."}
     return bool(re.fullmatch("".join(wild.get(part, re.escape(part[-1])) for part in parts), database, re.DOTALL))
-
-
-def _quoted(name: str) -> str:
-    return quoted(name, "`")

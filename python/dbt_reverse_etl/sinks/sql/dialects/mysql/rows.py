@@ -16,13 +16,12 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import positions
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
-from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, digits, pieces_of, rows_of
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, pieces_of, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, UTC, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
 from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
-from dbt_reverse_etl.values.arrow import plain_type
 
 TOO_LARGE = "the row is larger than max_allowed_packet of the server"
 STATEMENT = 2**22  # bytes of rows in one INSERT, if the server takes that
@@ -84,12 +83,12 @@ class MysqlWriter(StagedWriter):
     @property
     def _types(self) -> list[str]:
         """Of the fields in the staging table."""
-        return [self._type(plain_type(field.type), self.columns[field.name]) for field in self.task.schema]
+        return [self._type(field.type, self.columns[field.name]) for field in self.task.schema]
 
     def _type(self, plain: pa.DataType, column: Any) -> str:
         if pt.is_nested(plain) or column.is_text:
             return TEXT
-        return f"DECIMAL{digits(plain)}" if pt.is_decimal(plain) else self.dialect.form(plain)[1]
+        return f"DECIMAL({plain.precision}, {plain.scale})" if pt.is_decimal(plain) else self.dialect.form(plain)[1]
 
     def packed(self, columns: Columns) -> tuple[Columns, Sequence[memoryview]]:
         rows = rows_of(columns, self._types)

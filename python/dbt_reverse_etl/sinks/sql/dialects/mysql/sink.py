@@ -7,31 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import SSCursor
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, parsed
-from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
-from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
-from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
-from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
-from dbt_reverse_etl.values.arrow import is_bytes, is_text, plain_type
-
-try:
-    import pymysql
-except ModuleNotFoundError as error:
-    next_step = "pip install 'dbt-reverse-etl[mysql]'"
-    raise ConfigurationError(
-        Problem("destination of type mysql", "no package PyMySQL", "it installed", next_step)
-    ) from error
-
-from pymysql.connections import Connection
-from pymysql.cursors import SSCursor
-
-from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, digits, unfit
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, unfit
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import ROLLED_BACK, connect, failure, number, row_is_at_fault, run
@@ -45,6 +29,12 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
     is_number,
     read_table,
 )
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
+from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
+from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST_MYSQL, OLDEST_MARIADB = (8, 0), (10, 5)
 _KEY_LENGTH = 255  # three such columns fit into an index
@@ -74,10 +64,6 @@ class MysqlDialect(Dialect):
     forms, created, fits = FORMS, CREATED, FITS
 
     settings: MysqlSettings
-
-    @property
-    def identity(self) -> str:
-        return self.settings.identity
 
     @property
     def state_schema(self) -> str | None:
@@ -144,7 +130,7 @@ class MysqlDialect(Dialect):
             yield from rows_in_parts(cursor, task)
 
     def _text(self, field: pa.Field, *, is_number: bool) -> str:
-        kind, column = plain_type(field.type), self.quoted(field.name)
+        kind, column = field.type, self.quoted(field.name)
         if is_bytes(kind):
             # It is NULL above max_allowed_packet; what is no number of base 16 is shown as unreadable.
             return f"COALESCE(HEX({column}), IF({column} IS NULL, NULL, 'too long'))"
@@ -156,16 +142,16 @@ class MysqlDialect(Dialect):
         if in_key and (is_text(plain) or is_bytes(plain)):
             return f"{'varchar' if is_text(plain) else 'varbinary'}({_KEY_LENGTH})"
         if pt.is_decimal(plain):
-            return f"decimal{digits(plain)}"
+            return f"decimal({plain.precision}, {plain.scale})"
         if pt.is_integer(plain):
-            return f"{_INTEGERS[plain.bit_width]}{'' if pt.is_signed_integer(plain) else ' unsigned'}"
+            return _INTEGERS[plain.bit_width]
         return super().column_type(plain)
 
     def column_problem(self, column: MysqlColumn, field: pa.Field, task: SinkTask, name: Name) -> Wrong | None:
         if column.counts and field.name not in task.key:
             found = f"{column.name} is AUTO_INCREMENT and no key, and would replace NULL"
             return found, "a column to write", "leave the field out"
-        if column.charset is not None and column.charset not in CHARSETS and is_text(plain_type(field.type)):
+        if column.charset is not None and column.charset not in CHARSETS and is_text(field.type):
             found = f"column {column.name} of character set {column.charset}, which cannot hold every text"
             return found, "utf8mb4", f"run: ALTER TABLE {name.sql} CONVERT TO CHARACTER SET utf8mb4"
         return None

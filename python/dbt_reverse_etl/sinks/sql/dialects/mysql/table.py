@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 Fits = Callable[["MysqlColumn", pa.DataType], bool]
 
@@ -181,12 +181,11 @@ def _precise(*kinds: str) -> Fits:
 
 
 def _holds_float(kind: pa.DataType) -> bool:
-    kind = plain_type(kind)
     if pt.is_map(kind):
         return _holds_float(kind.key_type) or _holds_float(kind.item_type)
     if pt.is_struct(kind):
         return any(_holds_float(field.type) for field in kind)
-    return _holds_float(kind.value_type) if is_list(kind) else pt.is_floating(kind)
+    return _holds_float(kind.value_type) if pt.is_list(kind) else pt.is_floating(kind)
 
 
 def _keeps_nested(column: MysqlColumn, plain: pa.DataType) -> bool:
@@ -198,7 +197,7 @@ FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
     (pt.is_nested, _keeps_nested),
     (pt.is_boolean, _is("tinyint")),
     (pt.is_integer, _keeps_integer),
-    (lambda kind: pt.is_float16(kind) or pt.is_float32(kind), _floats("float", "double")),
+    (pt.is_float32, _floats("float", "double")),
     (pt.is_floating, _floats("double")),
     (pt.is_decimal, _keeps_decimal),
     (is_text, _is(*_TEXTS)),
@@ -206,7 +205,6 @@ FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
     (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, _precise("datetime", "timestamp")),
     (pt.is_timestamp, _precise("datetime")),
     (pt.is_date, _is("date", "datetime")),
-    (pt.is_time, _precise("time")),
 )
 CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda kind: pt.is_nested(kind) and not _holds_float(kind), "json"),
@@ -215,6 +213,5 @@ CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (is_bytes, "longblob"),
     (pt.is_timestamp, "datetime(6)"),
     (pt.is_date, "date"),
-    (pt.is_time, "time(6)"),
     (lambda _kind: True, "longtext"),
 )

@@ -2,17 +2,16 @@
 
 | Arrow type | column of the staging table |
 |---|---|
-| integers but uint64 | int8 |
+| integers | int8 |
 | floats | float8; NaN and Infinity stay what they are |
 | bool | bool |
 | string | text; NUL characters are refused |
 | binary | bytea |
-| decimal, uint64 | text, all digits |
+| decimal | text, all digits |
 | timestamp with zone | timestamptz |
 | timestamp without zone | timestamp |
-| date, time | date, time |
+| date | date |
 | list, struct, map | text, canonical JSON as of `dbt_reverse_etl.values.encoding` |
-| null | text |
 
 The statements cast each to the type of its column.
 """
@@ -38,7 +37,6 @@ from dbt_reverse_etl.sinks.sql.values import (
     date_days,
     decimal_text,
     texts_without_nul,
-    time_micros,
     timestamp_micros,
 )
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
@@ -51,7 +49,7 @@ TRAILER = b"\xff\xff"
 
 _BYTES = pa.large_binary()
 _EMPTY, _NULL_LENGTH = pa.scalar(b"", _BYTES), pa.scalar(b"\xff\xff\xff\xff", _BYTES)
-_WIDTHS = {"int8": "q", "float8": "d", "timestamp": "q", "timestamptz": "q", "date": "i", "time": "q"}
+_WIDTHS = {"int8": "q", "float8": "d", "timestamp": "q", "timestamptz": "q", "date": "i"}
 Pieces = tuple[Any, Any]  # length and bytes of each cell, as a COPY stream wants them
 
 
@@ -83,8 +81,6 @@ def _cells(array: Any, of_type: str) -> Pieces:
         return _bools(array)
     if of_type == "text":
         array = array.cast(pa.large_string())
-    elif pt.is_fixed_size_binary(array.type):
-        array = array.cast(pa.binary())
     return _variable(array.cast(_BYTES))
 
 
@@ -129,7 +125,6 @@ def _date(array: Any) -> Converted:
 
 
 FORMS: tuple[Form, ...] = (
-    (pt.is_uint64, "text", cast_to(pa.string())),
     (pt.is_integer, "int8", cast_to(pa.int64())),
     (pt.is_boolean, "bool", as_it_is),
     (pt.is_floating, "float8", cast_to(pa.float64())),
@@ -139,6 +134,4 @@ FORMS: tuple[Form, ...] = (
     (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "timestamptz", _timestamp),
     (pt.is_timestamp, "timestamp", _timestamp),
     (pt.is_date, "date", _date),
-    (pt.is_time, "time", time_micros),
-    (pt.is_null, "text", cast_to(pa.string())),
 )

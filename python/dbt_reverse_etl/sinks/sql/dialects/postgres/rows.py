@@ -29,7 +29,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
-from dbt_reverse_etl.values.arrow import is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_text
 
 _STAGE = f'pg_temp."{STAGE}"'
 REFUSED = f'pg_temp."{OURS}refused"'
@@ -143,7 +143,7 @@ class PostgresWriter(StagedWriter):
     @property
     def _types(self) -> list[str]:
         """Of the fields in the staging table."""
-        kinds = (plain_type(field.type) for field in self.task.schema)
+        kinds = self.task.schema.types
         return ["text" if pt.is_nested(kind) else self.dialect.form(kind)[1] for kind in kinds]
 
     def load(self, connection: Any, changes: Changes) -> None:
@@ -274,13 +274,13 @@ class PostgresWriter(StagedWriter):
     @property
     def _merging(self) -> list[str]:
         """Text keys of which two different ones may be one to the table."""
-        texts = [key for key in self.task.key if is_text(plain_type(self.task.schema.field(key).type))]
+        texts = [key for key in self.task.key if is_text(self.task.schema.field(key).type)]
         return [key for key in texts if not self.columns[key].is_exact]
 
     def value(self, name: str) -> str:
         """Without the length of the column: the assignment checks that, where a cast would cut."""
         cell, column = self.cell(name), self.columns[name]
-        kind = plain_type(self.task.schema.field(name).type)
+        kind = self.task.schema.field(name).type
         if column.element is not None and pt.is_nested(kind):
             elements = f"pg_catalog.json_array_elements_text({cell}::pg_catalog.json) WITH ORDINALITY e (value, at)"
             array = f"ARRAY(SELECT e.value::{column.element.sql} FROM {elements} ORDER BY e.at)"

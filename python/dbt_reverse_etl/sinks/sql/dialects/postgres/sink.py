@@ -6,28 +6,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Refusal
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack, parsed
-from dbt_reverse_etl.sinks.sql.rights import Lack, Need
-from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
-from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_array, plain_type
-
-try:
-    import psycopg
-except ModuleNotFoundError as error:
-    next_step = "pip install 'dbt-reverse-etl[postgres]'"
-    raise ConfigurationError(
-        Problem("destination of type postgres", "no package psycopg", "it installed", next_step)
-    ) from error
-
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
@@ -41,6 +27,11 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     row_is_at_fault,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
+from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
+from dbt_reverse_etl.sinks.sql.sink import SqlSink
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST_SERVER = 12
 # What was told as delivered outlives a crash of the server; `remote_apply` and the like stay.
@@ -69,14 +60,6 @@ class PostgresDialect(Dialect):
     forms, created, fits = FORMS, CREATED, FITS
 
     settings: PostgresSettings
-
-    @property
-    def identity(self) -> str:
-        return self.settings.identity
-
-    @property
-    def state_schema(self) -> str | None:
-        return self.settings.state_schema
 
     def server_problem(self, connection: Connection) -> Wrong | None:
         unfit = _unfit(connection)
@@ -151,9 +134,7 @@ class PostgresDialect(Dialect):
     def read_rows(self, connection: Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         columns: Mapping[str, Any] = table.columns
         arrays = {
-            field.name
-            for field in task.schema
-            if columns[field.name].category == "A" and is_list(plain_type(field.type))
+            field.name for field in task.schema if columns[field.name].category == "A" and pa.types.is_list(field.type)
         }
         texts = ", ".join(self._text(field, is_array=field.name in arrays) for field in task.schema)
         soft = soft_delete(task)
@@ -162,7 +143,7 @@ class PostgresDialect(Dialect):
 
     def _text(self, field: pa.Field, *, is_array: bool) -> str:
         quoted = self.quoted(field.name)
-        if is_bytes(plain_type(field.type)):
+        if is_bytes(field.type):
             return f"pg_catalog.encode({quoted}, 'hex')"
         if is_array:
             return f"pg_catalog.to_json({quoted}::pg_catalog.text[])::pg_catalog.text"
@@ -175,11 +156,11 @@ class PostgresDialect(Dialect):
 
     def unfit(self, array: Any, written: Any, column: PostgresColumn) -> list[Refusal]:
         most = column.most_characters
-        texts = plain_array(pc.list_flatten(array)) if is_list(array.type) else array
-        if most is None or not is_text(plain_type(texts.type)):
+        texts = pc.list_flatten(array) if pa.types.is_list(array.type) else array
+        if most is None or not is_text(texts.type):
             return []
         longer = pc.fill_null(pc.greater(pc.utf8_length(texts.cast(pa.large_string())), most), False)
-        if is_list(array.type):
+        if pa.types.is_list(array.type):
             rows = pc.list_parent_indices(array).filter(longer)
             longer = pc.is_in(pa.array(range(len(array)), rows.type), rows)
         return [(longer, f"longer than the {most} characters of its column")]

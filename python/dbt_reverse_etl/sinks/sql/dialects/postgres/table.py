@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from psycopg import Connection
 
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.values.arrow import is_bytes, is_list, is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 Fits = Callable[["PostgresColumn", pa.DataType], bool]
 
@@ -234,15 +234,15 @@ def _keeps_nested(column: PostgresColumn, plain: pa.DataType) -> bool:
 
 
 def _keeps_elements(column: PostgresColumn, plain: pa.DataType) -> bool:
-    if not is_list(plain) or column.element is None or column.element_category is None:
+    if not pt.is_list(plain) or column.element is None or column.element_category is None:
         return False
-    inner, element = plain_type(plain.value_type), column.element
+    inner, element = plain.value_type, column.element
     if pt.is_nested(inner) or is_bytes(inner):
         return False
     of_element = replace(
         column, type=element, kind=element.name, category=column.element_category, element=None, element_category=None
     )
-    return pt.is_null(inner) or any(is_type(inner) and fits(of_element, inner) for is_type, fits in FITS)
+    return any(is_type(inner) and fits(of_element, inner) for is_type, fits in FITS)
 
 
 def _keeps_text(column: PostgresColumn, _plain: pa.DataType) -> bool:
@@ -288,27 +288,24 @@ FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
     (is_text, _keeps_text),
     (pt.is_boolean, _is("bool")),
     (pt.is_integer, _keeps_integer),
-    (lambda kind: pt.is_float16(kind) or pt.is_float32(kind), _is("float4", "float8")),
+    (pt.is_float32, _is("float4", "float8")),
     (pt.is_floating, _is("float8")),
     (pt.is_decimal, _keeps_decimal),
     (is_bytes, _is("bytea")),
     (pt.is_timestamp, _keeps_timestamp),
     (pt.is_date, _is("date", "timestamp")),
-    (pt.is_time, _precise("time")),
 )
 CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pt.is_nested, "jsonb"),
-    (pt.is_uint64, "numeric(20, 0)"),
-    (lambda kind: pt.is_int64(kind) or pt.is_uint32(kind), "bigint"),
-    (lambda kind: pt.is_int32(kind) or pt.is_uint16(kind), "integer"),
+    (pt.is_int64, "bigint"),
+    (pt.is_int32, "integer"),
     (pt.is_integer, "smallint"),
     (pt.is_boolean, "boolean"),
-    (lambda kind: pt.is_float32(kind) or pt.is_float16(kind), "real"),
+    (pt.is_float32, "real"),
     (pt.is_floating, "double precision"),
     (is_bytes, "bytea"),
     (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "timestamptz"),
     (pt.is_timestamp, "timestamp"),
     (pt.is_date, "date"),
-    (pt.is_time, "time"),
     (lambda _kind: True, "text"),
 )

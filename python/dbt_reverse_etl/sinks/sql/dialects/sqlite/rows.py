@@ -12,7 +12,7 @@ from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.rows import Step, Writer
 from dbt_reverse_etl.sinks.sql.table import Name, Table
-from dbt_reverse_etl.values.arrow import is_text, plain_type
+from dbt_reverse_etl.values.arrow import is_text
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SqliteWriter(Writer):
         action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
         # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
         # Without it, a second index of another collation would take 'ADA' for 'Ada'.
-        texts = {name for name in key if is_text(plain_type(self.task.schema.field(name).type))}
+        texts = {name for name in key if is_text(self.task.schema.field(name).type)}
         target = ", ".join(self.dialect.indexed(name) if name in texts else quote(name) for name in key)
         return f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
 

@@ -1,7 +1,7 @@
 """SQLite: a file, one writer at a time; rows go straight into the table, and no other program sees a batch before its end.
 
 What SQLite would round is TEXT: decimals with all digits, never an exponent (`-0.50`), timestamps in UTC with microseconds
-(`2024-01-01 00:00:00.000000`), dates and times. `-0.0` is `0.0`.
+(`2024-01-01 00:00:00.000000`) and dates. `-0.0` is `0.0`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
-from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
+from dbt_reverse_etl.sinks.refusals import Converted, utf8
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.dialects.sqlite.rows import SqliteWriter
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_text, decimal_text, time_text, timestamp_text
+from dbt_reverse_etl.sinks.sql.values import Form, cast_to, date_text, decimal_text, timestamp_text
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST = (3, 31, 0)  # the first that tells generated columns
 EXACT_DIGITS = 15  # SQLite keeps that many when it turns decimal text into REAL
-INT64_MAX = 2**63 - 1
 NAN = "NaN, which SQLite would store as NULL"
-TOO_LARGE = "an integer above 9223372036854775807"
 DISK_FULL = "the database or disk is full"
 LOCKED = "the database is locked by another program"
 OF_OTHERS = "a trigger or index of the table needs a function, a collation or a module of another program"
@@ -60,18 +58,12 @@ SAFE = re.compile(
 )
 
 
-def _uint64(array: Any) -> Converted:
-    too_large = pc.greater(array, pa.scalar(INT64_MAX, pa.uint64()))
-    return without(array, too_large).cast(pa.int64()), [(too_large, TOO_LARGE)]
-
-
 def _float(array: Any) -> Converted:
     array = array.cast(pa.float64())
     return array, [(pc.is_nan(array), NAN)]
 
 
 FORMS: tuple[Form, ...] = (
-    (pt.is_uint64, "INTEGER", _uint64),
     (pt.is_integer, "INTEGER", cast_to(pa.int64())),
     (pt.is_boolean, "INTEGER", cast_to(pa.int8())),  # Python's sqlite3 binds an int several times faster than a bool
     (pt.is_floating, "REAL", _float),
@@ -80,8 +72,6 @@ FORMS: tuple[Form, ...] = (
     (pt.is_decimal, "TEXT", decimal_text),
     (pt.is_timestamp, "TEXT", timestamp_text),
     (pt.is_date, "TEXT", date_text),
-    (pt.is_time, "TEXT", time_text),
-    (pt.is_null, "BLOB", as_it_is),
 )
 
 
