@@ -18,6 +18,9 @@ from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.serve.cloud import FinishedRun
 
 OVERLAP = 3600.0  # seconds: a run may be listed some time after it ended
+LONGEST = (
+    30 * 86400.0
+)  # seconds for which a run that did not arrive is remembered: else a sync that moved away keeps it for ever
 
 
 class State(str, Enum):
@@ -33,7 +36,7 @@ class State(str, Enum):
     OVERTAKEN = "overtaken"
 
 
-UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs of the job have pushed its syncs
+UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs have pushed its syncs
 
 
 class Trouble(str, Enum):
@@ -58,7 +61,7 @@ class Run:
         since: when the first of these failed, by our clock.
         other: tries and since of the other trouble of a push: a sync may be busy, and fail, in turn.
         syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if they are not
-            known: then any later run counts for all of them.
+            known: then any later run of its job counts for all of them.
     """
 
     run_id: int
@@ -92,7 +95,7 @@ class Position:
 
     Attributes:
         since: by job: every run that finished before is settled.
-        runs: by id: those that finished later; failed and overtaken ones until later runs of the job have pushed their syncs.
+        runs: by id: those that finished later; failed and overtaken ones until later runs have pushed their syncs.
         done_at: by job, when a run was last pushed, by our clock.
         ledgers: by target, the ledger of the first run that was pushed for it.
     """
@@ -117,15 +120,26 @@ class Position:
         """With another state of a run."""
         return replace(self, runs={**self.runs, run.run_id: run})
 
-    def ended(self, run: Run, now: float, *, is_pushed: bool = False, others: Set[str] = frozenset()) -> Position:
+    def ended(
+        self,
+        run: Run,
+        now: float,
+        *,
+        is_pushed: bool = False,
+        others: Set[str] = frozenset(),
+        jobs: Container[int] = (),
+    ) -> Position:
         """With a run for which there is nothing more to do; what is settled by that is forgotten.
 
         Args:
-            is_pushed: its push ended well, so that earlier runs of its job with no other syncs need no attention any more.
+            is_pushed: its push ended well, so that earlier runs with no other syncs need no attention any more.
             others: the syncs of its project that it was not to push. One that is gone from the project is not missed.
+            jobs: other jobs with its target, whose syncs it may have pushed, too.
         """
         runs = [
-            _without_pushed(one, others) if is_pushed and one.state in UNSETTLED and _is_before(one, run) else one
+            _without_pushed(one, run, others, jobs)
+            if is_pushed and one.state in UNSETTLED and one.finished_at < run.finished_at
+            else one
             for one in self.updated(run).runs.values()
         ]
         mine = [one for one in runs if one.job_id == run.job_id]
@@ -136,19 +150,25 @@ class Position:
         done = {run.job_id: now} if is_pushed else {}
         return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
 
+    def too_old(self, now: float) -> list[Run]:
+        """Runs that did not arrive, and have waited longest for a later one."""
+        return [run for run in self.runs.values() if run.state in UNSETTLED and now - run.found_at > LONGEST]
+
     def waiting(self, jobs: Container[int]) -> list[Run]:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""
         found = [run for run in self.runs.values() if run.state is State.WAITING and run.job_id in jobs]
         return sorted(found, key=lambda run: (run.finished_at, run.run_id))
 
 
-def _without_pushed(one: Run, others: Set[str]) -> Run:
-    left = one.syncs & others
+def _without_pushed(one: Run, run: Run, others: Set[str], jobs: Container[int]) -> Run:
+    """After the push of a later run. One of another job may be of another project: only what it was to push counts."""
+    if one.job_id == run.job_id:
+        left = one.syncs & others
+    elif one.job_id in jobs and one.syncs:
+        left = one.syncs - run.syncs
+    else:
+        return one
     return replace(one, syncs=left) if left else replace(one, state=State.DONE)
-
-
-def _is_before(one: Run, other: Run) -> bool:
-    return one.job_id == other.job_id and one.finished_at < other.finished_at
 
 
 _FORM = TypeAdapter(Position)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.serve.cloud import FinishedRun
-from dbt_reverse_etl.serve.position import OVERLAP, UNSETTLED, Position, PositionFile, Run, State, Trouble
+from dbt_reverse_etl.serve.position import LONGEST, OVERLAP, UNSETTLED, Position, PositionFile, Run, State, Trouble
 
 JOB = 7
 MINUTE = 60
@@ -81,6 +81,33 @@ def test_a_run_that_did_not_arrive_counts_until_later_ones_have_pushed_each_of_i
     assert pushed(half, 3, "b").runs[1].state is state
     assert pushed(half, 3, "a").runs[1].state is State.DONE, "the two together have pushed both"
     assert pushed(half, 3).runs[1].state is State.DONE, "the project has no sync b any more"
+
+
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize("state", [State.FAILED, State.OVERTAKEN])
+def test_a_run_that_did_not_arrive_counts_until_jobs_with_its_target_have_pushed_its_syncs(state: State) -> None:
+    position = Position(since={JOB: 0.0, 8: 0.0}).found(JOB, listed(r1=1, r2=1), 0).found(8, listed(r3=3, r4=4), 0)
+    position = position.ended(replace(position.runs[1], state=state, syncs=frozenset({"a", "b"})), 9)
+    position = ended(position, 2, state)
+
+    def pushed(position: Position, run_id: int, syncs: str, *jobs: int) -> Position:
+        run = replace(position.runs[run_id], state=State.DONE, syncs=frozenset(syncs))
+        return position.ended(run, 9, is_pushed=True, jobs=jobs)
+
+    assert pushed(position, 3, "ab", 8).runs[1].state is state, "the jobs have two targets"
+    half = pushed(position, 3, "ac", JOB, 8)
+    assert half.runs[1] == replace(position.runs[1], syncs=frozenset("b")), "it may be of a project without b"
+    both = pushed(half, 4, "b", JOB, 8)
+    assert both.runs[1].state is State.DONE
+    assert both.runs[2].state is state, "what it was to push is not known"
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_run_that_did_not_arrive_is_remembered_for_so_long(state: State) -> None:
+    position = Position(since={JOB: 0.0}).found(JOB, listed(r1=1), 100)
+    position = position.updated(replace(position.runs[1], state=state))
+    assert position.too_old(100 + LONGEST) == []
+    assert bool(position.too_old(101 + LONGEST)) is (state in UNSETTLED)
 
 
 # When each run finishes, how many minutes later it is listed, and how it ends.

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 
 from dbt_reverse_etl.serve.cloud import PAGE
 from dbt_reverse_etl.serve.metrics import counts
-from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
+from dbt_reverse_etl.serve.position import LONGEST, PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.webhooks import Receiver
@@ -226,6 +226,40 @@ class TestARunThatFailed:
         assert run(3, "build", "b", exclude=["exposure:b"])[ending] == 1, "its model alone is not enough"
         worker = desk.worker()
         assert run(4, "build", "b")[ending] == 0
+        assert desk.kept() == []
+
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize(("target", "left"), [("prod", 0), ("prod2", 1)])
+    def test_is_none_any_more_once_another_job_of_its_target_has_pushed_its_syncs(
+        self, desk: Desk, target: str, left: int
+    ) -> None:
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker(JOB, JOB + 1)
+        worker.targets[JOB + 1] = target
+        for run_id, job in ((1, JOB), (2, JOB + 1)):
+            model = {"model.shop.a": "success"}
+            desk.api.add_run(
+                run_id, {"dbt run": results(f"inv-{run_id}", rows=model, target=worker.targets[job])}, job=job
+            )
+            project = manifest({"a": {"destination": "crm"}})
+            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            desk.later(worker)
+        assert counts(worker.position.value, [JOB, JOB + 1])["failed"] == left
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_forgotten_with_a_warning_after_a_month_and_is_not_found_again(self, desk: Desk) -> None:
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
+        desk.api.add_run(1)
+        desk.later(worker)
+        failed = worker.position.value.runs[1]
+        worker.position.put(worker.position.value.updated(replace(failed, found_at=time.time() - LONGEST - 1)))
+        for _ in range(2):
+            desk.later(worker)
+        assert counts(worker.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 0}
+        assert desk.said("run 1 of job 345: found failed for 30 days; expected a later push of its syncs.") == ["warn"]
+        assert len(desk.pushed) == 1
         assert desk.kept() == []
 
 
