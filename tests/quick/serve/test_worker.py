@@ -248,6 +248,23 @@ class TestARunThatFailed:
         assert counts(worker.position.value, [JOB, JOB + 1])["failed"] == left
 
     @pytest.mark.guarantee("dbt Cloud")
+    def test_stays_one_after_a_wrong_setting_of_a_sync_until_each_sync_is_pushed(self, desk: Desk) -> None:
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
+
+        def run(run_id: int, *names: str, **wrong: object) -> int:
+            rows = {f"model.shop.{name}": "success" for name in names}
+            desk.api.add_run(run_id, {f"dbt run {run_id}": results(f"inv-{run_id}", rows=rows)})
+            project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
+            project["exposures"]["a"]["config"]["meta"]["reverse_etl"] |= wrong
+            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            desk.later(worker)
+            return counts(worker.position.value, [JOB])["failed"]
+
+        assert [run(1, "a", "b", mode="mirorr"), run(2, "b"), run(3, "a")] == [1, 1, 0]
+
+    @pytest.mark.guarantee("dbt Cloud")
     def test_is_forgotten_with_a_warning_after_a_month_and_is_not_found_again(self, desk: Desk) -> None:
         desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
         worker = desk.worker()
