@@ -5,6 +5,7 @@ Times of runs are dbt Cloud's, so that its clock and ours need not agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import field, replace
 from enum import Enum
@@ -15,21 +16,20 @@ from pydantic.dataclasses import dataclass
 
 from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.serve.cloud import FinishedRun
+from dbt_reverse_etl.serve.cloud import FinishedRun, ends
 
 OVERLAP = 3600.0  # seconds: a run may be listed some time after it ended
-LONGEST = (
-    30 * 86400.0
-)  # seconds for which a run that did not arrive is remembered: else a sync that moved away keeps it for ever
 
 
 class State(str, Enum):
     """What became of a run.
 
     Attributes:
+        UNTIMED: dbt Cloud has not noted yet when it finished. It waits once that is known.
         OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
     """
 
+    UNTIMED = "untimed"
     WAITING = "waiting"
     DONE = "done"
     FAILED = "failed"
@@ -37,6 +37,8 @@ class State(str, Enum):
 
 
 UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs have pushed its syncs
+# Seconds, by our clock, after which nobody waits any more: a sync may have moved away, or a run stay without a time.
+LONGEST = {State.FAILED: 30 * 86400.0, State.OVERTAKEN: 30 * 86400.0, State.UNTIMED: 86400.0}
 
 
 class Trouble(str, Enum):
@@ -53,7 +55,7 @@ class Run:
     """A run that ended with success.
 
     Attributes:
-        finished_at: seconds since the epoch.
+        finished_at: seconds since the epoch; of a run without a time yet, those from which on it may have finished.
         found_at: the same by our clock.
         tries: of what it waits for: first of its artifacts, then of its push.
         reason: why it waits, or what became of it.
@@ -107,14 +109,17 @@ class Position:
 
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
         """With the runs that the API has listed. The first list settles all runs before its newest."""
-        finished = {one.run_id: one.finished_at.timestamp() for one in listed}
-        since = self.since.get(job_id, max(finished.values(), default=0.0))
+        listed = [*listed]
+        since = self.since.get(job_id, max(ends(listed), default=0.0))
+        untimed = [one.run_id for one in listed if not one.finished_at]
+        runs = {**{run_id: Run(run_id, job_id, since, now, State.UNTIMED) for run_id in untimed}, **self.runs}
+        finished = {one.run_id: one.finished_at.timestamp() for one in listed if one.finished_at}
         new = {
             run_id: Run(run_id, job_id, at, now)
             for run_id, at in finished.items()
-            if at >= since and run_id not in self.runs
+            if (runs[run_id].state is State.UNTIMED if run_id in runs else at >= since)
         }
-        return replace(self, since={**self.since, job_id: since}, runs={**self.runs, **new})
+        return replace(self, since={**self.since, job_id: since}, runs={**runs, **new})
 
     def updated(self, run: Run) -> Position:
         """With another state of a run."""
@@ -143,7 +148,7 @@ class Position:
             for one in self.updated(run).runs.values()
         ]
         mine = [one for one in runs if one.job_id == run.job_id]
-        waiting = [one.finished_at for one in mine if one.state is State.WAITING]
+        waiting = [one.finished_at for one in mine if one.state in (State.WAITING, State.UNTIMED)]
         listed_late = max(one.finished_at for one in mine) - OVERLAP
         since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
         kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state in UNSETTLED}
@@ -151,8 +156,8 @@ class Position:
         return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
 
     def too_old(self, now: float) -> list[Run]:
-        """Runs that did not arrive, and have waited longest for a later one."""
-        return [run for run in self.runs.values() if run.state in UNSETTLED and now - run.found_at > LONGEST]
+        """Runs that have stayed for too long in a state that something else was to end."""
+        return [run for run in self.runs.values() if now - run.found_at > LONGEST.get(run.state, math.inf)]
 
     def waiting(self, jobs: Container[int]) -> list[Run]:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""

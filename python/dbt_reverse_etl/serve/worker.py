@@ -20,7 +20,7 @@ from dbt_reverse_etl.serve.cloud import Cloud, CloudError
 from dbt_reverse_etl.serve.looks import Looks
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.pace import API, Pace
-from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
+from dbt_reverse_etl.serve.position import LONGEST, PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
 from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings
@@ -221,12 +221,14 @@ class Worker:
 
     def _forget_old(self) -> None:
         for run in self.position.value.too_old(time.time()):
-            missed = ", ".join(sorted(run.syncs)) or "its syncs"
+            pushed = f"a later push of {', '.join(sorted(run.syncs)) or 'its syncs'}"
+            expected = "the time of its end from dbt Cloud" if run.state is State.UNTIMED else pushed
+            days = round(LONGEST[run.state] / 86400)
             self._put(replace(run, state=State.DONE))
             self._remove_artifacts()
             self._say(
-                f"run {run.run_id} of job {run.job_id}: found {run.state.value} for 30 days; expected a later push of "
-                f"{missed}. It is forgotten. Next: if rows are missing, run `dbt-reverse-etl push`",
+                f"run {run.run_id} of job {run.job_id}: found {run.state.value} for {days} day{'s' * (days > 1)}; expected {expected}. "
+                "It is forgotten. Next: if rows are missing, run `dbt-reverse-etl push`",
                 "warn",
             )
 

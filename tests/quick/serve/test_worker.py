@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from dbt_reverse_etl.serve import cloud, looks
 from dbt_reverse_etl.serve.cloud import PAGE
 from dbt_reverse_etl.serve.metrics import counts
 from dbt_reverse_etl.serve.position import LONGEST, PositionFile, Run, State, Trouble
@@ -271,7 +272,9 @@ class TestARunThatFailed:
         desk.api.add_run(1)
         desk.later(worker)
         failed = worker.position.value.runs[1]
-        worker.position.put(worker.position.value.updated(replace(failed, found_at=time.time() - LONGEST - 1)))
+        worker.position.put(
+            worker.position.value.updated(replace(failed, found_at=time.time() - LONGEST[State.FAILED] - 1))
+        )
         for _ in range(2):
             desk.later(worker)
         assert counts(worker.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 0}
@@ -581,14 +584,47 @@ class TestARunWithoutTheTimeOfItsEnd:
             desk.api.add_run(run_id, ran(run_id))
         at, desk.api.runs[3]["finished_at"] = desk.api.runs[3]["finished_at"], None
         desk.later(worker)
-        assert worker.position.value.runs.keys() == {2}, "the newest alone"
+        assert [state(worker, run_id) for run_id in worker.position.value.runs] == ["untimed", "done"], "no earlier one"
         assert worker.looks.trouble == {}
-        desk.api.add_run(4, ran(4))
-        desk.later(worker)
-        assert state(worker, 4) == "done"
+        for run_id in (4, 5):
+            desk.api.add_run(run_id, ran(run_id), minute=run_id * 100)
+            desk.later(desk.worker())
+        assert state(desk.worker(), 5) == "done"
         desk.api.runs[3]["finished_at"] = at
+        desk.later(desk.worker())
+        assert desk.said("run 3: done") == ["info"]
+        assert len(desk.pushed) == 4
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_given_up_with_a_warning_after_a_day(self, desk: Desk) -> None:
+        worker = desk.worker()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id)
+        desk.api.runs[2]["finished_at"] = None
         desk.later(worker)
-        assert state(worker, 3) == "done"
+        untimed = worker.position.value.runs[2]
+        worker.position.put(worker.position.value.updated(replace(untimed, found_at=time.time() - 86401)))
+        desk.api.add_run(3, minute=300)
+        desk.later(worker)
+        said = "run 2 of job 345: found untimed for 1 day; expected the time of its end from dbt Cloud."
+        assert desk.said(said) == ["warn"]
+        assert 1 not in worker.position.value.runs, "it is no longer waited for"
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_looked_for_as_usual_if_a_webhook_names_it(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        worker = desk.worker()
+        desk.api.add_run(1)
+        worker.turn()
+        desk.api.add_run(2)
+        desk.api.runs[2]["finished_at"] = None
+        worker.hear(JOB, 2)
+        for _ in range(8):
+            worker.turn()
+            desk.now += 20
+        assert len(desk.api.asked("order_by")) == 2
+        assert worker.looks.is_settled
+        assert desk.said("a webhook named it") == []
 
     def test_ends_no_page(self, desk: Desk) -> None:
         worker = desk.worker()
@@ -600,6 +636,22 @@ class TestARunWithoutTheTimeOfItsEnd:
         desk.api.add_run(99, ran(99))
         desk.later(worker)
         assert state(worker, 99) == "done"
+
+
+@pytest.mark.parametrize(("minutes", "level"), [(1, ["warn"]), (100, [])])
+def test_a_list_of_runs_that_is_cut_off_is_said_and_one_that_ends_in_settled_runs_is_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, minutes: int, level: list[str]
+) -> None:
+    monkeypatch.setattr(cloud, "MOST_PAGES", 1)
+    monkeypatch.setattr(looks, "MOST_PAGES", 1)
+    worker = desk.worker()
+    for run_id in range(1, PAGE + 1):
+        desk.api.add_run(run_id, minute=run_id * minutes)
+        if run_id in (1, PAGE - 1):
+            worker.turn()
+            desk.now += 400
+    desk.later(worker)
+    assert desk.said("only the newest 50 of its finished runs are looked at") == level
 
 
 class TestAJobThatDbtCloudDoesNotKnow:
