@@ -182,8 +182,8 @@ class Mail(_Channel):
             if self.user is not None and self.password is not None:
                 server.login(self.user, self.password.get_secret_value())
             refused = server.send_message(message)
-            with suppress(smtplib.SMTPException, OSError):  # the message is accepted, however the server says goodbye
-                server.quit()
+            with suppress(smtplib.SMTPException, OSError):  # the message is accepted: no need to wait for a goodbye
+                server.putcmd("quit")
         return f"the server refused {len(refused)} of {len(self.to)} recipients: correct `to`" if refused else ""
 
     def _connected(self) -> smtplib.SMTP:

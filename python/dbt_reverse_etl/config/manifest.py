@@ -61,6 +61,11 @@ def syncs(manifest: Node) -> list[Sync]:
     return found
 
 
+def sync_ids(manifest: Node) -> set[str]:
+    """The syncs that are switched on, whatever is wrong with them."""
+    return {node["unique_id"] for node in manifest["exposures"].values() if _blocks(node)}
+
+
 def changelogs(manifest: Node) -> list[Changelog]:
     """The changelogs of a project, those without a sync included; what has a problem is left out."""
     found = _changelogs(manifest, [])

@@ -13,7 +13,7 @@ from dbt_reverse_etl.base.durable import sync_directory, write
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.base.sql import plain_relation
 from dbt_reverse_etl.config.artifacts import run as invocation_of
-from dbt_reverse_etl.config.manifest import LEDGER_NODE, syncs
+from dbt_reverse_etl.config.manifest import LEDGER_NODE, sync_ids, syncs
 from dbt_reverse_etl.delivery.progress import Step as FaultPoint
 from dbt_reverse_etl.delivery.progress import no_step
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError, CloudRun
@@ -32,15 +32,19 @@ def ledger_of(folder: Path) -> str:
 def syncs_of(folders: Sequence[Path]) -> tuple[frozenset[str], frozenset[str]]:
     """The syncs that a push of these folders has to deliver, and those of the project that it leaves alone.
 
-    A folder that cannot be understood counts for nothing: its push says what is wrong.
+    Where one sync is wrong, each counts as one to deliver: a failure must not pass because of what cannot be told. A folder that
+    cannot be read counts for nothing: its push says what is wrong.
     """
     due, known = set[str](), set[str]()
     for folder in folders:
         try:
             manifest, read = (orjson.loads((folder / name).read_bytes()) for name in (MANIFEST, RESULTS))
-            due |= {sync.unique_id for sync in invocation_of(read, manifest).push}
-            known |= {sync.unique_id for sync in syncs(manifest) if sync.enabled}
-        except (ReverseEtlError, ValueError, KeyError, TypeError, AttributeError):
+            try:
+                due |= {sync.unique_id for sync in invocation_of(read, manifest).push}
+                known |= {sync.unique_id for sync in syncs(manifest) if sync.enabled}
+            except ReverseEtlError:
+                due |= sync_ids(manifest)
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return frozenset(due), frozenset(known - due)
 

@@ -5,7 +5,7 @@ Source: https://docs.getdbt.com/dbt-cloud/api-v2. Answers are `{"status": ..., "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
@@ -72,16 +72,10 @@ class CloudRun(BaseModel, frozen=True):
 
 
 class FinishedRun(BaseModel, frozen=True):
-    """A run that ended with success, and when, by dbt Cloud's clock."""
+    """A run that ended with success, and when, by dbt Cloud's clock; None: it is still to be noted there."""
 
     run_id: Id = Field(validation_alias="id")
-    finished_at: Moment
-
-
-class _Untimed(BaseModel, frozen=True):
-    """A run that has no time of its end yet: it counts once it has one."""
-
-    finished_at: None
+    finished_at: Moment | None
 
 
 class _Job(BaseModel, frozen=True):
@@ -116,17 +110,16 @@ class Cloud:
 
         Args:
             since: seconds since the epoch, by dbt Cloud's clock: all that finished from then on, and some of those before; None: the
-                newest run alone.
+                newest run alone, with those that have no time yet.
         """
         if since is None:
             newest = self._page(job_id, 0, 1)
-            return _timed(newest) or (_timed(self._page(job_id, 0, PAGE))[:1] if newest else [])
+            return newest if ends(newest) else _to_the_first_end(self._page(job_id, 0, PAGE) if newest else [])
         runs: list[FinishedRun] = []
         for page in range(MOST_PAGES):
             listed = self._page(job_id, page * PAGE, PAGE)
-            timed = _timed(listed)
-            runs += timed
-            if len(listed) < PAGE or (timed and timed[-1].finished_at.timestamp() < since):
+            runs += listed
+            if len(listed) < PAGE or min(ends(listed), default=since) < since:
                 break
         return runs
 
@@ -147,9 +140,9 @@ class Cloud:
         """The file that a step of a run has written."""
         return self._get(f"runs/{run_id}/artifacts/{name}", f"{name} of step {step}", step=step)
 
-    def _page(self, job_id: int, offset: int, limit: int) -> list[FinishedRun | _Untimed]:
+    def _page(self, job_id: int, offset: int, limit: int) -> list[FinishedRun]:
         asked = {"job_definition_id": job_id, "status": SUCCESS, "order_by": "-finished_at"}
-        return self._data(_Envelope[list[FinishedRun | _Untimed]], "runs/", **asked, limit=limit, offset=offset)
+        return self._data(_Envelope[list[FinishedRun]], "runs/", **asked, limit=limit, offset=offset)
 
     def _data(self, form: type[_Envelope[T]], path: str, **query: object) -> T:
         what = path.strip("/")
@@ -170,8 +163,14 @@ class Cloud:
         return answer.body
 
 
-def _timed(listed: Sequence[FinishedRun | _Untimed]) -> list[FinishedRun]:
-    return [run for run in listed if isinstance(run, FinishedRun)]
+def ends(listed: Iterable[FinishedRun]) -> list[float]:
+    """When they finished, in seconds since the epoch, as far as that is known."""
+    return [run.finished_at.timestamp() for run in listed if run.finished_at]
+
+
+def _to_the_first_end(listed: Sequence[FinishedRun]) -> list[FinishedRun]:
+    count = next((number for number, run in enumerate(listed, 1) if run.finished_at), len(listed))
+    return [*listed[:count]]
 
 
 def _refusal(answer: Answer, what: str) -> CloudError:

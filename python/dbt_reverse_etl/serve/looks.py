@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from dbt_reverse_etl.delivery.gate import jitter
-from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError, FinishedRun
+from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError, FinishedRun, ends
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.pace import API, Pace
 from dbt_reverse_etl.serve.position import PositionFile
@@ -86,13 +86,14 @@ class Looks:
         self._seek(job_id, {one.run_id for one in listed})
 
     def _note(self, job_id: int, listed: Sequence[FinishedRun]) -> None:
-        if len(listed) >= PAGE * MOST_PAGES:
-            self._around.say(f"job {job_id}: only the newest {len(listed)} of its finished runs are looked at", "warn")
         before = self._position.value
+        since = before.since.get(job_id, 0.0)
+        if len(listed) >= PAGE * MOST_PAGES and min(ends(listed), default=since) >= since:
+            self._around.say(f"job {job_id}: only the newest {len(listed)} of its finished runs are looked at", "warn")
         after = before.found(job_id, listed, time.time())
         self._position.put(after)
         self._around.step("looked")
-        if new := len(after.runs) - len(before.runs):
+        if new := len(after.waiting([job_id])) - len(before.waiting([job_id])):
             self._around.say(f"job {job_id}: {new} new {'run' if new == 1 else 'runs'}", "info")
 
     def _rest(self, job_id: int, error: CloudError) -> None:

@@ -17,7 +17,7 @@ M = TypeVar("M", Counter, Gauge, Summary)
 
 
 def counts(position: Position, jobs: Sequence[int]) -> dict[str, int]:
-    """How many runs of these jobs wait, and how many have failed or were overtaken, without a later one that was pushed."""
+    """How many runs of these jobs wait, and how many failed or were overtaken, with syncs that no later run has pushed."""
     states = [run.state for run in position.runs.values() if run.job_id in jobs]
     return {state.value: states.count(state) for state in (State.WAITING, *UNSETTLED)}
 

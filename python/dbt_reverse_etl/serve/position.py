@@ -5,6 +5,7 @@ Times of runs are dbt Cloud's, so that its clock and ours need not agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import field, replace
 from enum import Enum
@@ -15,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
-from dbt_reverse_etl.serve.cloud import FinishedRun
+from dbt_reverse_etl.serve.cloud import FinishedRun, ends
 
 OVERLAP = 3600.0  # seconds: a run may be listed some time after it ended
 
@@ -24,16 +25,20 @@ class State(str, Enum):
     """What became of a run.
 
     Attributes:
+        UNTIMED: dbt Cloud has not noted yet when it finished. It waits once that is known.
         OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
     """
 
+    UNTIMED = "untimed"
     WAITING = "waiting"
     DONE = "done"
     FAILED = "failed"
     OVERTAKEN = "overtaken"
 
 
-UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs of the job have pushed its syncs
+UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs have pushed its syncs
+# Seconds, by our clock, after which nobody waits any more: a sync may have moved away, or a run stay without a time.
+LONGEST = {State.FAILED: 30 * 86400.0, State.OVERTAKEN: 30 * 86400.0, State.UNTIMED: 86400.0}
 
 
 class Trouble(str, Enum):
@@ -50,7 +55,7 @@ class Run:
     """A run that ended with success.
 
     Attributes:
-        finished_at: seconds since the epoch.
+        finished_at: seconds since the epoch; of a run without a time yet, those from which on it may have finished.
         found_at: the same by our clock.
         tries: of what it waits for: first of its artifacts, then of its push.
         reason: why it waits, or what became of it.
@@ -58,7 +63,7 @@ class Run:
         since: when the first of these failed, by our clock.
         other: tries and since of the other trouble of a push: a sync may be busy, and fail, in turn.
         syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if they are not
-            known: then any later run counts for all of them.
+            known: then any later run of its job counts for all of them.
     """
 
     run_id: int
@@ -92,7 +97,7 @@ class Position:
 
     Attributes:
         since: by job: every run that finished before is settled.
-        runs: by id: those that finished later; failed and overtaken ones until later runs of the job have pushed their syncs.
+        runs: by id: those that finished later; failed and overtaken ones until later runs have pushed their syncs.
         done_at: by job, when a run was last pushed, by our clock.
         ledgers: by target, the ledger of the first run that was pushed for it.
     """
@@ -104,37 +109,55 @@ class Position:
 
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
         """With the runs that the API has listed. The first list settles all runs before its newest."""
-        finished = {one.run_id: one.finished_at.timestamp() for one in listed}
-        since = self.since.get(job_id, max(finished.values(), default=0.0))
+        listed = [*listed]
+        since = self.since.get(job_id, max(ends(listed), default=0.0))
+        untimed = [one.run_id for one in listed if not one.finished_at]
+        runs = {**{run_id: Run(run_id, job_id, since, now, State.UNTIMED) for run_id in untimed}, **self.runs}
+        finished = {one.run_id: one.finished_at.timestamp() for one in listed if one.finished_at}
         new = {
             run_id: Run(run_id, job_id, at, now)
             for run_id, at in finished.items()
-            if at >= since and run_id not in self.runs
+            if (runs[run_id].state is State.UNTIMED if run_id in runs else at >= since)
         }
-        return replace(self, since={**self.since, job_id: since}, runs={**self.runs, **new})
+        return replace(self, since={**self.since, job_id: since}, runs={**runs, **new})
 
     def updated(self, run: Run) -> Position:
         """With another state of a run."""
         return replace(self, runs={**self.runs, run.run_id: run})
 
-    def ended(self, run: Run, now: float, *, is_pushed: bool = False, others: Set[str] = frozenset()) -> Position:
+    def ended(
+        self,
+        run: Run,
+        now: float,
+        *,
+        is_pushed: bool = False,
+        others: Set[str] = frozenset(),
+        jobs: Container[int] = (),
+    ) -> Position:
         """With a run for which there is nothing more to do; what is settled by that is forgotten.
 
         Args:
-            is_pushed: its push ended well, so that earlier runs of its job with no other syncs need no attention any more.
+            is_pushed: its push ended well, so that earlier runs with no other syncs need no attention any more.
             others: the syncs of its project that it was not to push. One that is gone from the project is not missed.
+            jobs: other jobs with its target, whose syncs it may have pushed, too.
         """
         runs = [
-            _without_pushed(one, others) if is_pushed and one.state in UNSETTLED and _is_before(one, run) else one
+            _without_pushed(one, run, others, jobs)
+            if is_pushed and one.state in UNSETTLED and one.finished_at < run.finished_at
+            else one
             for one in self.updated(run).runs.values()
         ]
         mine = [one for one in runs if one.job_id == run.job_id]
-        waiting = [one.finished_at for one in mine if one.state is State.WAITING]
+        waiting = [one.finished_at for one in mine if one.state in (State.WAITING, State.UNTIMED)]
         listed_late = max(one.finished_at for one in mine) - OVERLAP
         since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
         kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state in UNSETTLED}
         done = {run.job_id: now} if is_pushed else {}
         return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
+
+    def too_old(self, now: float) -> list[Run]:
+        """Runs that have stayed for too long in a state that something else was to end."""
+        return [run for run in self.runs.values() if now - run.found_at > LONGEST.get(run.state, math.inf)]
 
     def waiting(self, jobs: Container[int]) -> list[Run]:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""
@@ -142,13 +165,15 @@ class Position:
         return sorted(found, key=lambda run: (run.finished_at, run.run_id))
 
 
-def _without_pushed(one: Run, others: Set[str]) -> Run:
-    left = one.syncs & others
+def _without_pushed(one: Run, run: Run, others: Set[str], jobs: Container[int]) -> Run:
+    """After the push of a later run. One of another job may be of another project: only what it was to push counts."""
+    if one.job_id == run.job_id:
+        left = one.syncs & others
+    elif one.job_id in jobs and one.syncs:
+        left = one.syncs - run.syncs
+    else:
+        return one
     return replace(one, syncs=left) if left else replace(one, state=State.DONE)
-
-
-def _is_before(one: Run, other: Run) -> bool:
-    return one.job_id == other.job_id and one.finished_at < other.finished_at
 
 
 _FORM = TypeAdapter(Position)

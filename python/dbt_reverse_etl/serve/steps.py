@@ -22,6 +22,7 @@ _WANTED = PUSHING | {"test"}
 _EXCLUDES = ("exclude", "exclude_resource_types")
 _DOCS = "generate"  # what a trailing step writes; no retry that counts does
 _BROUGHT = frozenset({"success", "no-op"})
+_TESTS = ("test.", "unit_test.")
 
 
 class Step(BaseModel, frozen=True):
@@ -76,7 +77,7 @@ def succeeded(joined: Iterable[tuple[int, Json]]) -> set[str]:
 
 def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
     """Results to be pushed together, each with the step whose manifest goes with them: one for each command with its exclusions that
-    ran models, nearly always one.
+    ran models, nearly always one. Each has the tests of all steps: one of them may be of several models.
 
     Args:
         results: run_results.json by the number of its step.
@@ -88,14 +89,16 @@ def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
     try:
         counted = {step: read for step, read in sorted(results.items()) if not _holds_no_rows(read)}
         _refuse_other_target(counted, target)
-        last = {result["unique_id"]: step for step, read in counted.items() for result in read["results"]}
+        last = {row["unique_id"]: (step, row) for step, read in counted.items() for row in read["results"]}.values()
         ways = {step: _way(read) for step, read in counted.items()}
-        tests = {step for step, (command, *_) in ways.items() if command not in PUSHING}
         groups = [[step for step in ways if ways[step] == one] for one in dict.fromkeys(ways.values())]
         return [
-            (group[-1], {**counted[group[-1]], "results": _rows(counted, sorted({*group, *tests}), last)})
+            (
+                group[-1],
+                {**counted[group[-1]], "results": [row for step, row in last if step in group or _is_test(row)]},
+            )
             for group in groups
-            if group[0] not in tests and _rows(counted, group, last)
+            if ways[group[0]][0] in PUSHING and any(step in group for step, _ in last)
         ]
     except (KeyError, TypeError, AttributeError):
         raise Unfit("run_results.json is not what dbt writes", is_failure=True) from None
@@ -103,16 +106,16 @@ def join(results: Mapping[int, Json], target: str) -> list[tuple[int, Json]]:
 
 def _way(read: Json) -> tuple[Any, ...]:
     """Command and exclusions: steps that differ in them push other syncs, although they may run the same models."""
-    return (read["args"]["which"], *(tuple(_listed(read, name)) for name in _EXCLUDES))
+    return (read["args"]["which"], *(_terms(read["args"].get(name) or ()) for name in _EXCLUDES))
 
 
-def _listed(read: Json, name: str) -> list[Any]:
-    given = read["args"].get(name) or ()
-    return [given] if isinstance(given, str) else [*given]
+def _terms(given: str | Iterable[str]) -> frozenset[str]:
+    """Their order says nothing, nor whether they came as one text."""
+    return frozenset(" ".join([given] if isinstance(given, str) else map(str, given)).split())
 
 
-def _rows(read: Mapping[int, Json], steps: Iterable[int], last: Mapping[str, int]) -> list[Json]:
-    return [result for step in steps for result in read[step]["results"] if last[result["unique_id"]] == step]
+def _is_test(row: Json) -> bool:
+    return str(row["unique_id"]).startswith(_TESTS)
 
 
 def _holds_no_rows(read: Json) -> bool:

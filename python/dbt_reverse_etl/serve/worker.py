@@ -20,7 +20,7 @@ from dbt_reverse_etl.serve.cloud import Cloud, CloudError
 from dbt_reverse_etl.serve.looks import Looks
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.pace import API, Pace
-from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
+from dbt_reverse_etl.serve.position import LONGEST, PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
 from dbt_reverse_etl.serve.reports import Reports
 from dbt_reverse_etl.serve.settings import ServeSettings
@@ -75,6 +75,7 @@ class Worker:
     def turn(self) -> None:
         """Of looks and of runs that wait, try once those whose time has come; and make the reports that were asked for."""
         try:
+            self._forget_old()
             self.looks.look()
             for run in self._waiting():
                 if self.stopping.is_set():
@@ -208,13 +209,28 @@ class Worker:
         self._pace.end(_name(run))
         due, others = syncs_of(self._artifacts.of(run))
         run = replace(run, state=state, reason=reason, syncs=due)
-        self.position.put(self.position.value.ended(run, time.time(), is_pushed=is_pushed, others=others))
+        jobs = [job for job, target in self.targets.items() if target == self.targets[run.job_id]]
+        position = self.position.value.ended(run, time.time(), is_pushed=is_pushed, others=others, jobs=jobs)
+        self.position.put(position)
         self._around.step("ended")
         self._remove_artifacts()
         failed = state is State.FAILED
         self.worst = worst((self.worst, ExitCode.FAILED)) if failed else self.worst
         level = "error" if failed else "warn" if reason else "info"
         self._say(f"run {run.run_id}: {state.value}{f', {reason}' if reason else ''}", level)
+
+    def _forget_old(self) -> None:
+        for run in self.position.value.too_old(time.time()):
+            pushed = f"a later push of {', '.join(sorted(run.syncs)) or 'its syncs'}"
+            expected = "the time of its end from dbt Cloud" if run.state is State.UNTIMED else pushed
+            days = round(LONGEST[run.state] / 86400)
+            self._put(replace(run, state=State.DONE))
+            self._remove_artifacts()
+            self._say(
+                f"run {run.run_id} of job {run.job_id}: found {run.state.value} for {days} day{'s' * (days > 1)}; expected {expected}. "
+                "It is forgotten. Next: if rows are missing, run `dbt-reverse-etl push`",
+                "warn",
+            )
 
     def _remove_artifacts(self) -> None:
         """Those that nobody needs. A person may want to push with an override: those of each job's newest failed run stay."""

@@ -94,5 +94,43 @@ def test_what_a_step_excludes_is_not_pushed_with_the_models_of_another_step() ->
     assert pushed_by(results("crm_c", **without_c), results("crm_c", "crm_d")) == [["crm_c", "crm_d"]], (
         "asked for later"
     )
-    same = {"exclude": "exposure:crm_c"}, without_c
-    assert pushed_by(*(results(name, **one) for name, one in zip(("crm_c", "crm_d"), same, strict=True))) == [["crm_d"]]
+    assert pushed_by(results("crm_c", "crm_d"), results("crm_c", **without_c)) == [["crm_d"], []], "the last step wins"
+    for one, same in (
+        ("exposure:crm_c", ["exposure:crm_c"]),
+        (["tag:x", "exposure:crm_c"], ["exposure:crm_c", "tag:x"]),
+        (["tag:x exposure:crm_c"], ["exposure:crm_c", "tag:x", "tag:x"]),
+    ):
+        assert pushed_by(results("crm_c", exclude=one), results("crm_d", exclude=same)) == [["crm_d"]]
+
+
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("build", "crm_c", {"exclude": ["tag:late"]}), ("build", "crm_d", {})],
+        [("run", "crm_c", {}), ("build", "crm_d", {})],
+        [("run", "crm_c", {}), ("test", "", {}), ("build", "crm_d", {})],
+    ],
+)
+@pytest.mark.parametrize("kind", ["test", "unit_test"])
+def test_a_failed_test_of_any_step_is_one_of_each_model_that_it_tests(
+    kind: str, steps: list[tuple[str, str, dict[str, Any]]]
+) -> None:
+    test = {"resource_type": kind, "depends_on": {"nodes": ["model.shop.crm_c", "model.shop.crm_d"]}}
+    project = {**PROJECT, "nodes": {**PROJECT["nodes"], f"{kind}.shop.both": test}}
+
+    def failed(*statuses: str | None) -> list[set[str]]:
+        """The models with a failed test, of each push."""
+        read = {}
+        for number, ((command, model, args), status) in enumerate(zip(steps, statuses, strict=True), 1):
+            read[number] = results(model, which=command, **args)
+            tests = [{"unique_id": f"{kind}.shop.both", "status": status}] if status else []
+            read[number]["results"] = [row for row in read[number]["results"] if model] + tests
+        return [{*run(one, project).failed_tests} for _, one in join(read, "dev")]
+
+    both = {"model.shop.crm_c", "model.shop.crm_d"}
+    before = [None] * (len(steps) - 2)
+    assert failed("fail", *before, None) == [both, both]
+    assert failed(None, *before, "fail") == [both, both]
+    assert failed("pass", *before, "fail") == [both, both]
+    assert failed("fail", *before, "pass") == [set(), set()], "the last result counts"

@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.serve.cloud import FinishedRun
-from dbt_reverse_etl.serve.position import OVERLAP, UNSETTLED, Position, PositionFile, Run, State, Trouble
+from dbt_reverse_etl.serve.position import LONGEST, OVERLAP, UNSETTLED, Position, PositionFile, Run, State, Trouble
 
 JOB = 7
 MINUTE = 60
 
 
-def listed(**finished: int) -> list[FinishedRun]:
-    """Runs by name (`r1`), and the minute in which each finished."""
+def listed(**finished: int | None) -> list[FinishedRun]:
+    """Runs by name (`r1`), and the minute in which each finished, if that is known."""
     return [
-        FinishedRun(id=int(name[1:]), finished_at=datetime.fromtimestamp(minute * MINUTE, timezone.utc))
+        FinishedRun(
+            id=int(name[1:]),
+            finished_at=None if minute is None else datetime.fromtimestamp(minute * MINUTE, timezone.utc),
+        )
         for name, minute in finished.items()
     ]
 
@@ -83,10 +86,41 @@ def test_a_run_that_did_not_arrive_counts_until_later_ones_have_pushed_each_of_i
     assert pushed(half, 3).runs[1].state is State.DONE, "the project has no sync b any more"
 
 
-# When each run finishes, how many minutes later it is listed, and how it ends.
+@pytest.mark.guarantee("dbt Cloud")
+@pytest.mark.parametrize("state", [State.FAILED, State.OVERTAKEN])
+def test_a_run_that_did_not_arrive_counts_until_jobs_with_its_target_have_pushed_its_syncs(state: State) -> None:
+    position = Position(since={JOB: 0.0, 8: 0.0}).found(JOB, listed(r1=1, r2=1), 0).found(8, listed(r3=3, r4=4), 0)
+    position = position.ended(replace(position.runs[1], state=state, syncs=frozenset({"a", "b"})), 9)
+    position = ended(position, 2, state)
+
+    def pushed(position: Position, run_id: int, syncs: str, *jobs: int) -> Position:
+        run = replace(position.runs[run_id], state=State.DONE, syncs=frozenset(syncs))
+        return position.ended(run, 9, is_pushed=True, jobs=jobs)
+
+    assert pushed(position, 3, "ab", 8).runs[1].state is state, "the jobs have two targets"
+    half = pushed(position, 3, "ac", JOB, 8)
+    assert half.runs[1] == replace(position.runs[1], syncs=frozenset("b")), "it may be of a project without b"
+    both = pushed(half, 4, "b", JOB, 8)
+    assert both.runs[1].state is State.DONE
+    assert both.runs[2].state is state, "what it was to push is not known"
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_run_that_something_else_was_to_settle_is_remembered_for_so_long(state: State) -> None:
+    position = Position(since={JOB: 0.0}).found(JOB, listed(r1=1), 100)
+    position = position.updated(replace(position.runs[1], state=state))
+    most = LONGEST.get(state, 0)
+    assert position.too_old(100 + most) == []
+    assert bool(position.too_old(101 + most)) is bool(most)
+
+
+# When each run finishes, how many minutes later it is listed, for how many more its end is not noted, and how it ends.
 runs = st.lists(
     st.tuples(
-        st.integers(0, 300), st.integers(0, int(OVERLAP / MINUTE) - 1), st.sampled_from([State.DONE, *UNSETTLED])
+        st.integers(0, 300),
+        st.integers(0, int(OVERLAP / MINUTE) - 1),
+        st.sampled_from([0, 0, 1, 200]),
+        st.sampled_from([State.DONE, *UNSETTLED]),
     ),
     min_size=1,
     max_size=12,
@@ -96,20 +130,26 @@ runs = st.lists(
 @pytest.mark.guarantee("dbt Cloud")
 @given(runs, st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), max_size=30))
 def test_however_runs_finish_and_are_listed_each_is_settled_once_and_the_position_stays_small(
-    told: list[tuple[int, int, State]], looks: list[tuple[int, int]]
+    told: list[tuple[int, int, int, State]], looks: list[tuple[int, int]]
 ) -> None:
     """Each look comes some minutes after the one before, and is followed by the end of some runs."""
     position, settled, minute = Position(since={JOB: 0.0}), list[int](), 0
-    for after, most in [*looks, (500, len(told))]:
+    for after, most in [*looks, (600, len(told))]:
         minute += after
         since = position.since[JOB]
-        seen = {f"r{n}": at for n, (at, lag, _) in enumerate(told, 1) if at + lag <= minute and at * MINUTE >= since}
-        position = position.found(JOB, listed(**seen), 0)
+        seen = {
+            f"r{n}": at if at + lag + untimed <= minute else None
+            for n, (at, lag, untimed, _) in enumerate(told, 1)
+            if at + lag <= minute
+        }
+        recent = {name: at for name, at in seen.items() if at is None or at * MINUTE >= since}
+        position = position.found(JOB, listed(**recent), 0)
         for run in position.waiting([JOB])[:most]:
             settled.append(run.run_id)
-            position = ended(position, run.run_id, told[run.run_id - 1][2])
+            assert run.finished_at == told[run.run_id - 1][0] * MINUTE
+            position = ended(position, run.run_id, told[run.run_id - 1][-1])
     assert sorted(settled) == list(range(1, len(told) + 1)), "none is left out, none comes twice"
-    newest = max(at for at, _, _ in told) * MINUTE
+    newest = max(at for at, *_ in told) * MINUTE
     assert position.since[JOB] == max(0, newest - OVERLAP)
     kept = [run for run in position.runs.values() if run.finished_at < position.since[JOB]]
     assert all(run.state in UNSETTLED for run in kept)

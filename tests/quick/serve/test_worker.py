@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
+from dbt_reverse_etl.serve import cloud, looks
 from dbt_reverse_etl.serve.cloud import PAGE
 from dbt_reverse_etl.serve.metrics import counts
-from dbt_reverse_etl.serve.position import PositionFile, Run, State, Trouble
+from dbt_reverse_etl.serve.position import LONGEST, PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.webhooks import Receiver
@@ -226,6 +227,59 @@ class TestARunThatFailed:
         assert run(3, "build", "b", exclude=["exposure:b"])[ending] == 1, "its model alone is not enough"
         worker = desk.worker()
         assert run(4, "build", "b")[ending] == 0
+        assert desk.kept() == []
+
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize(("target", "left"), [("prod", 0), ("prod2", 1)])
+    def test_is_none_any_more_once_another_job_of_its_target_has_pushed_its_syncs(
+        self, desk: Desk, target: str, left: int
+    ) -> None:
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker(JOB, JOB + 1)
+        worker.targets[JOB + 1] = target
+        for run_id, job in ((1, JOB), (2, JOB + 1)):
+            model = {"model.shop.a": "success"}
+            desk.api.add_run(
+                run_id, {"dbt run": results(f"inv-{run_id}", rows=model, target=worker.targets[job])}, job=job
+            )
+            project = manifest({"a": {"destination": "crm"}})
+            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            desk.later(worker)
+        assert counts(worker.position.value, [JOB, JOB + 1])["failed"] == left
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_stays_one_after_a_wrong_setting_of_a_sync_until_each_sync_is_pushed(self, desk: Desk) -> None:
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
+
+        def run(run_id: int, *names: str, **wrong: object) -> int:
+            rows = {f"model.shop.{name}": "success" for name in names}
+            desk.api.add_run(run_id, {f"dbt run {run_id}": results(f"inv-{run_id}", rows=rows)})
+            project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
+            project["exposures"]["a"]["config"]["meta"]["reverse_etl"] |= wrong
+            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            desk.later(worker)
+            return counts(worker.position.value, [JOB])["failed"]
+
+        assert [run(1, "a", "b", mode="mirorr"), run(2, "b"), run(3, "a")] == [1, 1, 0]
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_forgotten_with_a_warning_after_a_month_and_is_not_found_again(self, desk: Desk) -> None:
+        desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
+        worker = desk.worker()
+        desk.api.add_run(1)
+        desk.later(worker)
+        failed = worker.position.value.runs[1]
+        worker.position.put(
+            worker.position.value.updated(replace(failed, found_at=time.time() - LONGEST[State.FAILED] - 1))
+        )
+        for _ in range(2):
+            desk.later(worker)
+        assert counts(worker.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 0}
+        assert desk.said("run 1 of job 345: found failed for 30 days; expected a later push of its syncs.") == ["warn"]
+        assert len(desk.pushed) == 1
         assert desk.kept() == []
 
 
@@ -530,14 +584,47 @@ class TestARunWithoutTheTimeOfItsEnd:
             desk.api.add_run(run_id, ran(run_id))
         at, desk.api.runs[3]["finished_at"] = desk.api.runs[3]["finished_at"], None
         desk.later(worker)
-        assert worker.position.value.runs.keys() == {2}, "the newest alone"
+        assert [state(worker, run_id) for run_id in worker.position.value.runs] == ["untimed", "done"], "no earlier one"
         assert worker.looks.trouble == {}
-        desk.api.add_run(4, ran(4))
-        desk.later(worker)
-        assert state(worker, 4) == "done"
+        for run_id in (4, 5):
+            desk.api.add_run(run_id, ran(run_id), minute=run_id * 100)
+            desk.later(desk.worker())
+        assert state(desk.worker(), 5) == "done"
         desk.api.runs[3]["finished_at"] = at
+        desk.later(desk.worker())
+        assert desk.said("run 3: done") == ["info"]
+        assert len(desk.pushed) == 4
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_given_up_with_a_warning_after_a_day(self, desk: Desk) -> None:
+        worker = desk.worker()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id)
+        desk.api.runs[2]["finished_at"] = None
         desk.later(worker)
-        assert state(worker, 3) == "done"
+        untimed = worker.position.value.runs[2]
+        worker.position.put(worker.position.value.updated(replace(untimed, found_at=time.time() - 86401)))
+        desk.api.add_run(3, minute=300)
+        desk.later(worker)
+        said = "run 2 of job 345: found untimed for 1 day; expected the time of its end from dbt Cloud."
+        assert desk.said(said) == ["warn"]
+        assert 1 not in worker.position.value.runs, "it is no longer waited for"
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_looked_for_as_usual_if_a_webhook_names_it(self, desk: Desk) -> None:
+        desk.patience = Patience()
+        worker = desk.worker()
+        desk.api.add_run(1)
+        worker.turn()
+        desk.api.add_run(2)
+        desk.api.runs[2]["finished_at"] = None
+        worker.hear(JOB, 2)
+        for _ in range(8):
+            worker.turn()
+            desk.now += 20
+        assert len(desk.api.asked("order_by")) == 2
+        assert worker.looks.is_settled
+        assert desk.said("a webhook named it") == []
 
     def test_ends_no_page(self, desk: Desk) -> None:
         worker = desk.worker()
@@ -549,6 +636,22 @@ class TestARunWithoutTheTimeOfItsEnd:
         desk.api.add_run(99, ran(99))
         desk.later(worker)
         assert state(worker, 99) == "done"
+
+
+@pytest.mark.parametrize(("minutes", "level"), [(1, ["warn"]), (100, [])])
+def test_a_list_of_runs_that_is_cut_off_is_said_and_one_that_ends_in_settled_runs_is_not(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, minutes: int, level: list[str]
+) -> None:
+    monkeypatch.setattr(cloud, "MOST_PAGES", 1)
+    monkeypatch.setattr(looks, "MOST_PAGES", 1)
+    worker = desk.worker()
+    for run_id in range(1, PAGE + 1):
+        desk.api.add_run(run_id, minute=run_id * minutes)
+        if run_id in (1, PAGE - 1):
+            worker.turn()
+            desk.now += 400
+    desk.later(worker)
+    assert desk.said("only the newest 50 of its finished runs are looked at") == level
 
 
 class TestAJobThatDbtCloudDoesNotKnow:
