@@ -218,6 +218,17 @@ def test_what_a_trigger_raises_is_of_a_row_in_each_language_of_the_server_unless
 )
 def test_a_trigger_may_fill_a_column_that_it_names_or_if_it_makes_the_row_as_a_whole(
     source: str | None, fills: bool
+        ("BEGIN -- return early, into new := rows\nRETURN NEW; END", False),
+        ("BEGIN /* CALL f(new)\n new := x */ RETURN /* it */ NEW; END", False),
+        ("BEGIN IF new.a IS NULL THEN RAISE 'cannot ''return to sender'; END IF; RETURN NEW; END", False),
+        ("BEGIN RAISE 'a -- b'; new := helper(new); RETURN new; END", True),
+        ("BEGIN IF new = old THEN RETURN NULL; END IF; RETURN  NEW; END", False),
+        ("BEGIN IF a THEN new = helper(new); END IF; RETURN new; END", True),
+        ("BEGIN RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END; END", False),
+        ("BEGIN RETURN CASE WHEN new.a IS NULL THEN helper(new) ELSE NEW END; END", True),
+        ("BEGIN RETURN CASE WHEN new.a IS NULL THEN old ELSE new #= helper() END; END", True),
+        ('DECLARE "it\'s" people; BEGIN "it\'s" := helper(new); RETURN "it\'s"; END', True),
+        ("BEGIN -- sets filled\nRETURN NEW; END", True),
 ) -> None:
     assert may_fill("filled", source) is fills
 
