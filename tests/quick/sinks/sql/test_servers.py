@@ -184,6 +184,11 @@ def test_a_batch_that_took_too_long_is_tried_again_and_the_words_name_the_settin
         ("PL/pgSQL function f() line 1 at RAISE", "57014", True),
         ("PL/pgSQL function f() line 1 at RAISE", "40P01", False),
         ("PL/pgSQL function f() line 1 at RAISE", "55P03", False),
+        # What a trigger passes on of another server.
+        ("PL/pgSQL function f() line 1 at RAISE", "08001", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "08006", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "53300", False),
+        ("PL/pgSQL function f() line 1 at RAISE", "57P03", False),
         ('PL/pgSQL function "Log_It"(integer) line 1 at RAISE', "42501", True),
         ('PL/pgSQL function "log_RAISE"() line 1 at SQL statement', "42501", False),
         ("SQL statement \"INSERT INTO FUNDRAISERS VALUES ('RAISE of PL/pgSQL')\"", "42501", False),
@@ -213,11 +218,6 @@ def test_what_a_trigger_raises_is_of_a_row_in_each_language_of_the_server_unless
         ("BEGIN SELECT 1 INTO new.other; CALL log(new.id); RETURN new; END", False),
         ("BEGIN new.other := now(); RETURN coalesce(new, old); END", False),
         ("BEGIN IF new IS DISTINCT FROM old THEN RETURN NEW; END IF; RETURN NULL; END", False),
-        (None, True),
-    ],
-)
-def test_a_trigger_may_fill_a_column_that_it_names_or_if_it_makes_the_row_as_a_whole(
-    source: str | None, fills: bool
         ("BEGIN -- return early, into new := rows\nRETURN NEW; END", False),
         ("BEGIN /* CALL f(new)\n new := x */ RETURN /* it */ NEW; END", False),
         ("BEGIN IF new.a IS NULL THEN RAISE 'cannot ''return to sender'; END IF; RETURN NEW; END", False),
@@ -229,6 +229,11 @@ def test_a_trigger_may_fill_a_column_that_it_names_or_if_it_makes_the_row_as_a_w
         ("BEGIN RETURN CASE WHEN new.a IS NULL THEN old ELSE new #= helper() END; END", True),
         ('DECLARE "it\'s" people; BEGIN "it\'s" := helper(new); RETURN "it\'s"; END', True),
         ("BEGIN -- sets filled\nRETURN NEW; END", True),
+        (None, True),
+    ],
+)
+def test_a_trigger_may_fill_a_column_that_it_names_or_if_it_makes_the_row_as_a_whole(
+    source: str | None, fills: bool
 ) -> None:
     assert may_fill("filled", source) is fills
 
