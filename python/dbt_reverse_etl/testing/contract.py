@@ -103,7 +103,7 @@ class SinkContract(TransactionContract):
         assert make_sink().rights(early).missing == (), "before there is an object"
         with opened(make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
-            sink.finish()
+            sink.finish("", complete=True)
         for asked in (early, next_run(task)):
             assert make_sink().rights(asked).missing == ()
         self._holds(read_back, task, [person(1)])
@@ -115,7 +115,7 @@ class SinkContract(TransactionContract):
         task, rows = make_task(), [person(number) for number in range(count)]
         with opened(make_sink(), task) as sink:
             assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * count
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, rows)
 
     def test_every_type_arrives_exactly(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
@@ -123,7 +123,7 @@ class SinkContract(TransactionContract):
         task, rows = make_task(schema), self._rows_of_every_type()
         with opened(make_sink(), task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, rows)
 
     def test_what_was_delivered_is_read_for_a_reconcile(self, make_sink: MakeSink, make_task: MakeTask) -> None:
@@ -133,7 +133,7 @@ class SinkContract(TransactionContract):
             if sink.read(task) is None:
                 pytest.skip("the sink cannot be read")
             deliver(sink, task, [("insert", row) for row in rows])
-            sink.finish()
+            sink.finish("", complete=True)
         there: Any = make_sink().read(next_run(task))
         if isinstance(sink, SparkSink):
             there = [there.toArrow().cast(task.schema.append(pa.field(UNREADABLE, pa.bool_())))]
@@ -149,7 +149,7 @@ class SinkContract(TransactionContract):
         with opened(make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
             assert deliver(sink, task, [("update", after)]) == [Outcome.DELIVERED]
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [after, person(2)])
 
     def test_insert_and_update_write_the_row_whether_it_is_there_or_not(
@@ -163,7 +163,7 @@ class SinkContract(TransactionContract):
             # As after a lost answer, and after somebody emptied the object.
             changes: list[Change] = [("insert", after[0]), ("update", after[2])]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, after)
 
     def test_what_it_called_delivered_is_there_though_the_run_was_killed_before_its_end(
@@ -173,7 +173,7 @@ class SinkContract(TransactionContract):
         with opened(make_sink(), task) as sink:
             assert deliver(sink, task, [("insert", person(1)), ("insert", person(2))]) == [Outcome.DELIVERED] * 2
         with opened(make_sink(), next_run(task)) as sink:
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(1), person(2)])
 
     @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ class SinkContract(TransactionContract):
         rows: list[Row] = [{"id": key, "name": f"name {number}"} for number, key in enumerate(keys)]
         with opened(make_sink(), task) as sink:
             answers = deliver_apart(sink, task, [("insert", row) for row in rows])
-            sink.finish()
+            sink.finish("", complete=Outcome.REJECTED not in answers)
         assert {Outcome.DELIVERED} <= set(answers) <= {Outcome.DELIVERED, Outcome.REJECTED}
         self._holds(
             read_back, task, [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
@@ -205,7 +205,7 @@ class SinkContract(TransactionContract):
         with opened(make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(number)) for number in range(3)])
             assert deliver(sink, task, [("delete", {"id": 1}), ("delete", {"id": 99})]) == [Outcome.DELIVERED] * 2
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(0), person(2)])
 
     def test_upsert_never_deletes(self, make_sink: MakeSink, make_task: MakeTask, read_back: ReadBack) -> None:
@@ -214,7 +214,7 @@ class SinkContract(TransactionContract):
         with opened(make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             assert deliver(sink, task, [("delete", {"id": 1})]) != [Outcome.DELIVERED]
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(1)])
 
     def test_insert_only_keeps_the_row_that_is_there(
@@ -226,7 +226,7 @@ class SinkContract(TransactionContract):
             deliver(sink, task, [("insert", person(1))])
             changes = [("insert", person(1, "Grace")), ("insert", person(2))]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(1), person(2)])
 
     def test_update_only_finds_no_match_for_the_row_that_is_not_there(
@@ -237,7 +237,7 @@ class SinkContract(TransactionContract):
         owner = make_task(mode=Mode.UPSERT)
         with opened(make_sink(), owner) as sink:
             deliver(sink, owner, [("insert", person(1)), ("insert", person(2))])
-            sink.finish()
+            sink.finish("", complete=True)
         task = replace(owner, sync_id="feed", mode=Mode.UPDATE_ONLY)
         with opened(make_sink(), task) as sink:
             changes: list[Change] = [
@@ -246,7 +246,7 @@ class SinkContract(TransactionContract):
                 ("update", person(3)),
             ]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.NO_MATCH]
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(1, "Grace"), person(2, "Joan")])
 
     def test_delivering_a_batch_again_is_harmless(
@@ -259,7 +259,7 @@ class SinkContract(TransactionContract):
         with opened(make_sink(), task) as sink:
             for _ in range(3):
                 assert set(deliver(sink, task, changes)) == {Outcome.DELIVERED}
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(number) for number in range(5)])
 
     def test_in_trouble_it_says_delivered_only_of_rows_that_are_there_and_not_applied_only_of_others(
@@ -300,7 +300,7 @@ class SinkContract(TransactionContract):
         task, rows = make_task(), [person(1), {**person(2), "id": None}, person(3)]
         with opened(make_sink(), task) as sink:
             answers = deliver_apart(sink, task, [("insert", row) for row in rows])
-            sink.finish()
+            sink.finish("", complete=Outcome.REJECTED not in answers)
         assert (answers[0], answers[2]) == (Outcome.DELIVERED, Outcome.DELIVERED)
         delivered = [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
         self._holds(read_back, task, delivered)
@@ -322,7 +322,7 @@ class SinkContract(TransactionContract):
             assert set(deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])) == {
                 Outcome.DELIVERED
             }
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
 
     def test_batches_from_all_threads_arrive(
@@ -332,7 +332,7 @@ class SinkContract(TransactionContract):
         rows = [[person(part * 10 + number) for number in range(10)] for part in range(batches)]
         with opened(make_sink(), task) as sink, ThreadPoolExecutor(sink.limits(task).concurrency) as pool:
             results = list(pool.map(lambda part: deliver(sink, task, [("insert", row) for row in part]), rows))
-            sink.finish()
+            sink.finish("", complete=True)
         assert results == [[Outcome.DELIVERED] * 10] * batches
         self._holds(read_back, task, [row for part in rows for row in part])
 
@@ -356,7 +356,7 @@ class SinkContract(TransactionContract):
                 some = rows.take(pa.array(numbers, pa.int64()))
                 batch = Batch(some, "claim-1", last=first == 2, prepared=[entries[number] for number in numbers])
                 assert set(outcomes(sink.deliver(batch), len(numbers))) == {Outcome.DELIVERED}
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [row for operation, row in changes if operation == "insert"])
 
     def test_any_history_ends_in_its_last_state(
@@ -375,7 +375,7 @@ class SinkContract(TransactionContract):
                 for number, state in enumerate(history):
                     changes = changes_to(model, state, deletes=task.mode is Mode.MIRROR)
                     assert set(deliver(sink, task, changes, state=number)) <= {Outcome.DELIVERED}
-                sink.finish()
+                sink.finish("", complete=True)
             self._holds(read_back, task, list(model.values()))
 
         holds()
@@ -392,5 +392,5 @@ class SinkContract(TransactionContract):
         task = make_task()
         with opened(make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
-            sink.finish()
+            sink.finish("", complete=True)
         assert make_sink().missing(next_run(task)) is None

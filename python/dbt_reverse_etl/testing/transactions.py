@@ -33,7 +33,7 @@ class TransactionContract(SinkUnderTest):
         with opened(make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             with opened(make_sink(), next_run(task)) as newer:
-                newer.finish()
+                newer.finish("", complete=True)
             assert deliver(sink, task, [("update", person(1, "late"))]) == [Outcome.FATAL]
             with pytest.raises(DestinationError):
                 make_sink().open(task)
@@ -63,7 +63,7 @@ class TransactionContract(SinkUnderTest):
         with opened(make_sink(), task) as sink:
             for number, claim in enumerate(("before", "last")):
                 deliver(sink, task, [("insert", person(number))], claim=claim)
-            sink.finish("last")
+            sink.finish("last", complete=True)
         with opened(make_sink(), next_run(task)) as sink:
             assert sink.settle(["last"]) == {"last": True}
 
@@ -90,7 +90,7 @@ class TransactionContract(SinkUnderTest):
                 )
                 self._holds(read_back, task, [person(1), person(2)])
             sink.swap("claim-1")
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(read_back, task, [person(2, "Grace"), person(3), person(4)])
         self._delivered(make_sink, next_run(task, 3), [person(5)])
         self._holds(read_back, task, [person(2, "Grace"), person(3), person(4), person(5)])
@@ -111,7 +111,7 @@ class TransactionContract(SinkUnderTest):
                 assert sink.settle(["given up"]) == {"given up": None}
             deliver(sink, again, [("insert", person(3))], claim="whole", last=False)
             sink.swap("whole")
-            sink.finish("whole")
+            sink.finish("whole", complete=True)
         self._holds(read_back, task, [person(3)])
         if self.sink_class.transactional:
             with opened(make_sink(), next_run(task, 4)) as sink:
