@@ -34,11 +34,12 @@ _CREDENTIAL_TEXT = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
 )
 _IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
-# `Token count`, `token in('a','b')` and a URL are no secrets in a constant: a secret has a digit or mixed case, or is long.
-_WORD = r"\s+(?![\"']?(?:\w*\(|\w+://))[\"']?(?=[^\s{]{12})"
+# `Token count`, `token in('a','b')`, a URL and `Token firstName,Last` are no secrets in a constant: a secret has a digit or
+# mixed case, or is long.
+_WORD = r"\s+(?![\"'(]{0,2}(?:[a-z_]{1,11}\(|\w+://))[\"'(]{0,2}(?=[^\s{]{12})"
 _IN_TEXT = re.compile(
     rf"\b(bearer|token){_WORD}"
-    r"([^\s{\d]*\d|(?=[\w.~+/=-]{12})[\w.~+/=-]*(?-i:[a-z][A-Z])|[\w.~+/=-]{20})",
+    r"([^\s{\d]*\d|(?=[\w.~+/=-]{12})(?!(?-i:[a-z]{3,}([A-Z][a-z]{2,})+,))[\w.~+/=-]*(?-i:[a-z][A-Z])|[\w.~+/=-]{20})",
     re.IGNORECASE,
 )
 _BASIC = re.compile(rf"\bbasic{_WORD}([^\s{{]*)", re.IGNORECASE)

@@ -101,7 +101,7 @@ class SinkContract(TransactionContract):
         assert self.make_sink().rights(early).missing == (), "before there is an object"
         with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
-            sink.finish()
+            sink.finish("", complete=True)
         for asked in (early, next_run(task)):
             assert self.make_sink().rights(asked).missing == ()
         self._holds(task, [person(1)])
@@ -117,7 +117,7 @@ class SinkContract(TransactionContract):
         task, rows = self.make_task(schema), self._rows_of_every_type()
         with opened(self.make_sink(), task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, rows)
 
     def test_what_was_delivered_is_read_for_a_reconcile(self) -> None:
@@ -127,7 +127,7 @@ class SinkContract(TransactionContract):
             if sink.read(task) is None:
                 pytest.skip("the sink cannot be read")
             deliver(sink, task, [("insert", row) for row in rows])
-            sink.finish()
+            sink.finish("", complete=True)
         there: Any = self.make_sink().read(next_run(task))
         if isinstance(sink, SparkSink):
             there = [there.toArrow().cast(task.schema.append(pa.field(UNREADABLE, pa.bool_())))]
@@ -141,7 +141,7 @@ class SinkContract(TransactionContract):
         with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
             assert deliver(sink, task, [("update", after)]) == [Outcome.DELIVERED]
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [after, person(2)])
 
     def test_insert_and_update_write_the_row_whether_it_is_there_or_not(self) -> None:
@@ -153,7 +153,7 @@ class SinkContract(TransactionContract):
             # As after a lost answer, and after somebody emptied the object.
             changes: list[Change] = [("insert", after[0]), ("update", after[2])]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, after)
 
     def test_what_it_called_delivered_is_there_though_the_run_was_killed_before_its_end(self) -> None:
@@ -161,7 +161,7 @@ class SinkContract(TransactionContract):
         with opened(self.make_sink(), task) as sink:
             assert deliver(sink, task, [("insert", person(1)), ("insert", person(2))]) == [Outcome.DELIVERED] * 2
         with opened(self.make_sink(), next_run(task)) as sink:
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(1), person(2)])
 
     @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ class SinkContract(TransactionContract):
         rows: list[Row] = [{"id": key, "name": f"name {number}"} for number, key in enumerate(keys)]
         with opened(self.make_sink(), task) as sink:
             answers = deliver_apart(sink, task, [("insert", row) for row in rows])
-            sink.finish()
+            sink.finish("", complete=Outcome.REJECTED not in answers)
         assert {Outcome.DELIVERED} <= set(answers) <= {Outcome.DELIVERED, Outcome.REJECTED}
         self._holds(task, [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED])
 
@@ -187,7 +187,7 @@ class SinkContract(TransactionContract):
         with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(number)) for number in range(3)])
             assert deliver(sink, task, [("delete", {"id": 1}), ("delete", {"id": 99})]) == [Outcome.DELIVERED] * 2
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(0), person(2)])
 
     def test_upsert_never_deletes(self) -> None:
@@ -196,7 +196,7 @@ class SinkContract(TransactionContract):
         with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             assert deliver(sink, task, [("delete", {"id": 1})]) != [Outcome.DELIVERED]
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(1)])
 
     def test_insert_only_keeps_the_row_that_is_there(self) -> None:
@@ -206,7 +206,7 @@ class SinkContract(TransactionContract):
             deliver(sink, task, [("insert", person(1))])
             changes = [("insert", person(1, "Grace")), ("insert", person(2))]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(1), person(2)])
 
     def test_update_only_finds_no_match_for_the_row_that_is_not_there(self) -> None:
@@ -222,7 +222,7 @@ class SinkContract(TransactionContract):
                 ("update", person(3)),
             ]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.NO_MATCH]
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(1, "Grace"), person(2, "Joan")])
 
     def test_delivering_a_batch_again_is_harmless(self) -> None:
@@ -233,7 +233,7 @@ class SinkContract(TransactionContract):
         with opened(self.make_sink(), task) as sink:
             for _ in range(3):
                 assert set(deliver(sink, task, changes)) == {Outcome.DELIVERED}
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(number) for number in range(5)])
 
     def test_in_trouble_it_says_delivered_only_of_rows_that_are_there_and_not_applied_only_of_others(
@@ -270,7 +270,7 @@ class SinkContract(TransactionContract):
         task, rows = self.make_task(), [person(1), {**person(2), "id": None}, person(3)]
         with opened(self.make_sink(), task) as sink:
             answers = deliver_apart(sink, task, [("insert", row) for row in rows])
-            sink.finish()
+            sink.finish("", complete=Outcome.REJECTED not in answers)
         assert (answers[0], answers[2]) == (Outcome.DELIVERED, Outcome.DELIVERED)
         delivered = [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]
         self._holds(task, delivered)
@@ -290,7 +290,7 @@ class SinkContract(TransactionContract):
             assert set(deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])) == {
                 Outcome.DELIVERED
             }
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
 
     def test_batches_from_all_threads_arrive(self) -> None:
@@ -298,7 +298,7 @@ class SinkContract(TransactionContract):
         rows = [[person(part * 10 + number) for number in range(10)] for part in range(batches)]
         with opened(self.make_sink(), task) as sink, ThreadPoolExecutor(sink.limits(task).concurrency) as pool:
             results = list(pool.map(lambda part: deliver(sink, task, [("insert", row) for row in part]), rows))
-            sink.finish()
+            sink.finish("", complete=True)
         assert results == [[Outcome.DELIVERED] * 10] * batches
         self._holds(task, [row for part in rows for row in part])
 
@@ -320,7 +320,7 @@ class SinkContract(TransactionContract):
                 some = rows.take(pa.array(numbers, pa.int64()))
                 batch = Batch(some, "claim-1", last=first == 2, prepared=[entries[number] for number in numbers])
                 assert set(outcomes(sink.deliver(batch), len(numbers))) == {Outcome.DELIVERED}
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [row for operation, row in changes if operation == "insert"])
 
     def test_any_history_ends_in_its_last_state(self) -> None:
@@ -337,7 +337,7 @@ class SinkContract(TransactionContract):
                 for number, state in enumerate(history):
                     changes = changes_to(model, state, deletes=task.mode is Mode.MIRROR)
                     assert set(deliver(sink, task, changes, state=number)) <= {Outcome.DELIVERED}
-                sink.finish()
+                sink.finish("", complete=True)
             self._holds(task, list(model.values()))
 
         holds()
@@ -354,5 +354,5 @@ class SinkContract(TransactionContract):
         task = self.make_task()
         with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
-            sink.finish()
+            sink.finish("", complete=True)
         assert self.make_sink().missing(next_run(task)) is None

@@ -31,7 +31,7 @@ class TransactionContract(SinkUnderTest):
         with opened(self.make_sink(), task) as sink:
             deliver(sink, task, [("insert", person(1))])
             with opened(self.make_sink(), next_run(task)) as newer:
-                newer.finish()
+                newer.finish("", complete=True)
             assert deliver(sink, task, [("update", person(1, "late"))]) == [Outcome.FATAL]
             with pytest.raises(DestinationError):
                 self.make_sink().open(task)
@@ -82,7 +82,7 @@ class TransactionContract(SinkUnderTest):
                 )
                 self._holds(task, [person(1), person(2)])
             sink.swap("claim-1")
-            sink.finish()
+            sink.finish("", complete=True)
         self._holds(task, [person(2, "Grace"), person(3), person(4)])
         self._delivered(next_run(task, 3), [person(5)])
         self._holds(task, [person(2, "Grace"), person(3), person(4), person(5)])

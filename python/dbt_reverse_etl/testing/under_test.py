@@ -107,7 +107,7 @@ class SinkUnderTest:
     def _delivered(self, task: SinkTask, rows: Sequence[Row]) -> None:
         with opened(self.make_sink(), task) as sink:
             assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * len(rows)
-            sink.finish(complete=True)
+            sink.finish("", complete=True)
 
     def _needs_full_loads(self) -> None:
         if not self.sink_class.full_loads or issubclass(self.sink_class, SparkSink):

@@ -184,7 +184,13 @@ class TestRedaction:
             {"options": {"missing_except": "Token not found", "results": {"ok": {"in": ["Token accepted"]}}}},
             {
                 "nodes": {
-                    "orders": {"aggregates": {"token": "max(token)", "n": "count_if(token in('active1','inactive'))"}}
+                    "orders": {
+                        "aggregates": {
+                            "token": "max(token)",
+                            "s": "max(k = 'Token status2active')",
+                            "n": "count_if(token in('active1','inactive'))",
+                        }
+                    }
                 }
             },
             {
@@ -203,6 +209,8 @@ class TestRedaction:
                     "d": "Basic https://example.com/p2",
                     "e": "token in('active1','inactive')",
                     "c": "Token firstAnd,Second",
+                    "f": "Token customerName,Second",
+                    "g": "Token (in('active1','inactive'))",
                 }
             },
             {"where": "utm like '%?token=%' or utm like concat('&sig=', x)"},
@@ -240,7 +248,12 @@ class TestRedaction:
             {"constants": {"note": "-H 'Authorization: Bearer abcdefghijklmnopqrstuvwx'"}},
             {"constants": {"note": "Bearer AbCdEfGhIjKlMnOp, x"}},
             {"constants": {"note": "Bearer abcdefghijklmnopqrstuvwx (prod)"}},
+            {"constants": {"note": "Bearer (sk_live_51Habcdef1234)"}},
+            {"constants": {"note": "Bearer ('sk_live_51Habcdef1234')"}},
+            {"constants": {"note": "Bearer sk_live_51Habcdef1234(prod)"}},
             {"constants": {"note": "Basic dXNlcjpwYXNz,"}},
+            {"constants": {"note": "Basic (dXNlcjpwYXNz)"}},
+            {"constants": {"note": "Basic dXNlcjpwYXNz(prod)"}},
             {"constants": {"note": "Basic dXNlcjpwYXNz;x"}},
             {"constants": {"note": "Basic 'dXNlcjpwYXNz'"}},
             {"constants": {"note": '{"a":"Basic dXNlcjpwYXNz"}'}},

@@ -197,6 +197,12 @@ class TestSinks:
         (problem,) = refused(directory)
         assert "found acme_end:Shelf without `complete` among the arguments of finish; expected a whole sink" in problem
 
+    def test_a_sink_whose_finish_in_c_shows_no_arguments_is_taken(
+        self, write: Callable[[Any], Path], install: Install
+    ) -> None:
+        install("acme_c", {"shelf": "acme_c:Shelf"}, acme_c=f"{PLUGIN}    finish = max\n")
+        assert loaded(write({"prod": {"crm": {"type": "shelf", "host": "h"}}}))["crm"].type == "shelf"
+
     def test_an_unknown_type_lists_the_known_ones(self, write: Callable[[Any], Path], shelf: None) -> None:
         (problem,) = refused(write({"prod": {"crm": {"type": "shelve"}}}))
         assert "prod.crm.type: found 'shelve'; expected one of" in problem

@@ -135,7 +135,7 @@ def test_the_word_raise_in_a_statement_of_a_trigger_stops_the_sync_for_a_missing
         assert deliver(sink, task, people(person(1, "a"), person(2, "b"))) == [FATAL] * 2
 
 
-@pytest.mark.parametrize("state", ["40001", "55P03"])
+@pytest.mark.parametrize("state", ["40001", "55P03", "08006", "57P03"])
 @of_postgres
 def test_what_a_trigger_raises_with_a_state_that_asks_for_a_repeat_is_retried(state: str, db: Any) -> None:
     db.table(people_of(db))

@@ -241,6 +241,8 @@ _OF_NETWORK |= {errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE}
 # They mend themselves no more than a full disk, whatever was handled before.
 _OF_FILES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})\b")  # of `http.client`; no class says more
+# Alerts of a peer in trouble, and damaged records: the next handshake may go well.
+_PASSING_TLS = re.compile("ALERT_(INTERNAL_ERROR|DECODE_ERROR|USER_CANCEL)|BAD_RECORD_MAC|RECORD_LAYER_FAILURE")
 
 
 def _unauthenticated(error: Exception) -> Failure:
@@ -258,8 +260,7 @@ def _passes(error: BaseException) -> bool | None:
         return is_passing(status)
     if _tls_refusal([error]) or isinstance(error, _OF_FILES):
         return False
-    # Any other alert of the peer, or a damaged record: the next handshake may go well.
-    if isinstance(error, ssl.SSLError) and re.search("ALERT|BAD_RECORD_MAC", getattr(error, "reason", None) or ""):
+    if isinstance(error, ssl.SSLError) and _PASSING_TLS.search(getattr(error, "reason", None) or ""):
         return True
     is_wrapper = isinstance(error, requests.exceptions.SSLError)  # of the error of the TLS library
     is_passing_kind = isinstance(error, _PASSING) and not is_wrapper
@@ -268,8 +269,11 @@ def _passes(error: BaseException) -> bool | None:
 
 def _status(error: BaseException) -> int | None:
     """The status of an HTTP error, by requests or by urllib, or of a proxy."""
-    if type(error) is OSError and (tunnel := _TUNNEL.match(str(error))):
-        return int(tunnel[1])
+    # A ProxyError is a ConnectionError of requests, also where the proxy answered.
+    inner = _causes(error) if isinstance(error, requests.exceptions.ProxyError) else [error]
+    for cause in inner:
+        if type(cause) is OSError and (tunnel := _TUNNEL.match(str(cause))):
+            return int(tunnel[1])
     if isinstance(error, requests.HTTPError):
         return None if error.response is None else error.response.status_code
     return error.code if isinstance(error, urllib.error.HTTPError) else None

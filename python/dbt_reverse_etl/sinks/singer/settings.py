@@ -24,15 +24,11 @@ _PLACE = re.compile(
     r"|service|endpoint|url|uri|dsn|catalog|destination_path|odbc_connect|^options)$",
     re.IGNORECASE,
 )
-# Other names under which a login is found here, where no column of a model is.
-_OF_LOGIN = re.compile(r"(^|_)(pat|(access|private|api|secret)_key_id)$|(^|_)pass$")
-# A mapping, or its JSON, that names a place beside the login.
-_CREDENTIALS = re.compile(r"(^|_)(auth|credentials?(_json)?|key_?file_json)$")
-# What is of a login there, or expires; any other name may tell the place. `keyspace` and `key_prefix` do.
-_EXPIRES = re.compile(
-    r"(^|_)([a-z]*keys?(_(id|file|path|pem|json|base64|data))?$|session(_(id|name))?$"
-    r"|(pem|p8|p12|pfx|sas|sig|signature|assertion|jwt|otp|x509|[a-z]*tokens?|[a-z]*secrets?|pwd|auth|authorization|ttl"
-    r"|cert(s|ificates?)?|pass(word|wd|phrase|code)?|expir[a-z]*|(issued|created|updated|refreshed)(_at)?)(_|$))"
+# What is renewed with a login, beside what `names_a_secret`. A setting of any other name, such as `token_url`, may tell the place.
+_RENEWED = re.compile(
+    r"(^|_)(pass|passcode|otp|pat|jwt|pem|p8|p12|pfx|cert|certificate|assertion|sas|sig|signature|client_id"
+    r"|(access|api|private|secret)_key_id|(consumer|master|session|shared|ssh)_key"
+    r"|expires?|expires_(in|at|on)|expiry|expiration|(expiry|expiration)_(date|time)|(created|issued|refreshed)_at)$"
 )
 # Google's key files: another account or way to log in writes to the same project.
 _KEY_FILES = {
@@ -43,9 +39,9 @@ _KEY_FILES = {
     "external_account",
     "external_account_authorized_user",
 }
-_OF_KEY_FILE = re.compile(
-    r"^(type|client_(id|email)|account|audience|subject_token_type|credential_source|quota_project_id"
-    r"|universe_domain|workforce_pool_user_project|source_credentials|delegates|service_account_impersonation(_url)?)$"
+_OF_ACCOUNT = re.compile(
+    r"^(type|client_email|account|audience|subject_token_type|credential_source|source_credentials|delegates"
+    r"|(quota|workforce_pool_user)_project(_id)?|universe_domain|service_account_impersonation|\w+_(uri|url))$"
 )
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
@@ -75,7 +71,7 @@ class SingerSettings(Settings):
             an absolute path.
         config: the target's own configuration; its relative paths are those of the project. It is never shown; the target gets it in a file that only this user can read.
         identity: a name for the place that the target writes to. Default: the program, its arguments, and a digest of `config`
-            and of the places in `env`, without what has the usual name or form of a login.
+            and of the places in `env`, without what has the name of a login that is renewed.
         env: environment variables for the target. Of ours it gets only PATH, HOME, LANG, LC_ALL, TMPDIR and TZ.
         batch_rows: most rows of a batch; each batch is one process.
         timeout: seconds for a batch; then the target is stopped and the rows are unknown.
@@ -148,8 +144,8 @@ class SingerSettings(Settings):
         if self.identity:
             return f"singer:{self.identity}"
         env = {name: value for name, value in self.env.get_secret_value().items() if _PLACE.search(name)}
-        told = sorted([*_told(self.config.get_secret_value()), *_told(env, "env")])
-        digest = hashlib.sha256(json.dumps([self.name, self.command[1:], told]).encode()).hexdigest()
+        counted = sorted([*_counted(self.config.get_secret_value()), *_counted(env, "env")])
+        digest = hashlib.sha256(json.dumps([self.name, self.command[1:], counted]).encode()).hexdigest()
         return f"singer:{self.name}:{digest[:16]}"
 
     @property
@@ -171,46 +167,28 @@ class SingerOptions(Options):
     nan: Literal["reject", "null"] = "reject"
 
 
-def _told(value: Any, path: str = "", *, among_logins: bool = False) -> Iterator[tuple[str, str]]:
-    """Path and value of each setting, without what is called like a secret and without the login of a URL."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if entries is None:
+def _counted(value: Any, path: str = "", name: str = "") -> Iterator[tuple[str, str]]:
+    """Path and value of each setting that counts as the place. The items of a list have the name of the list."""
+    value = _unwrapped(value)
+    if isinstance(value, dict | list):
+        yield path, ""  # the name of a mapping counts although it holds only a login
+        is_key_file = bool(path) and isinstance(value, dict) and str(value.get("type")) in _KEY_FILES
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            of_inner = folded(str(key)) if isinstance(value, dict) else name
+            if not (is_key_file and _OF_ACCOUNT.search(of_inner)):
+                yield from _counted(inner, f"{path}/{key}", of_inner)
+    elif name.endswith("dsn") or not (names_a_secret(name) or _RENEWED.search(name)):
         yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
-        return
-    is_key_file = bool(path) and isinstance(value, dict) and _is_key_file(value)
-    for key, inner in entries:
-        name, value, at = folded(str(key)), _unwrapped(inner), f"{path}/{key}"
-        if is_key_file and _OF_KEY_FILE.search(name):
-            continue
-        if _CREDENTIALS.search(name) and _has_names(value):
-            yield from _told(value, at, among_logins=True)
-        elif not (_is_login(str(key)) or ((among_logins or is_key_file) and _EXPIRES.search(name))):
-            yield from _told(value, at, among_logins=among_logins)
-
-
-def _has_names(value: Any) -> bool:
-    """Whether it is a mapping, or a list of them: a text below `credentials` is a login."""
-    return isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
-
-
-def _is_key_file(value: dict[Any, Any]) -> bool:
-    names = {folded(str(name)) for name in value}
-    return str(value.get("type")) in _KEY_FILES or {"client_email", "private_key"} <= names
-
-
-def _is_login(name: str) -> bool:
-    return name.lower() != "dsn" and (names_a_secret(name) or _OF_LOGIN.search(folded(name)) is not None)
 
 
 def _unwrapped(value: Any) -> Any:
-    """A text that is a mapping in JSON with a secret, such as the key file of a service account, as this mapping."""
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+    """A text that is a mapping or list in JSON, such as a key file, as this mapping or list."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     try:
-        found = json.loads(value)
+        return json.loads(value)
     except ValueError:
         return value
-    return found if isinstance(found, dict) and any(map(_is_login, found)) else value
 
 
 def _without_login(text: str) -> str:

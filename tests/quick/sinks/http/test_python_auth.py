@@ -28,6 +28,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from pydantic import ValidationError
 from requests.auth import AuthBase
+from urllib3 import HTTPSConnectionPool
+from urllib3.exceptions import MaxRetryError, ProxyError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
@@ -251,6 +253,12 @@ def of_tls(reason: str) -> ssl.SSLError:
     return error
 
 
+def by_proxy(error: Exception) -> requests.exceptions.ProxyError:
+    """As requests and urllib3 wrap it."""
+    pool = HTTPSConnectionPool("login.example")
+    return requests.exceptions.ProxyError(MaxRetryError(pool, "/", ProxyError("Unable to connect to proxy", error)))
+
+
 BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "offline": (ConnectionError(CANARY), RETRYABLE),
     "offline, by requests": (requests.ConnectionError(CANARY), RETRYABLE),
@@ -299,9 +307,19 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "an alert": (requests.exceptions.SSLError(of_tls("TLSV1_ALERT_INTERNAL_ERROR")), RETRYABLE),
     "a damaged record": (of_tls("DECRYPTION_FAILED_OR_BAD_RECORD_MAC"), RETRYABLE),
     "an alert about the certificate": (of_tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), FATAL),
+    "an alert that damages a record": (of_tls("SSLV3_ALERT_BAD_RECORD_MAC"), RETRYABLE),
+    "an alert that is canceled": (of_tls("TLSV1_ALERT_USER_CANCELLED"), RETRYABLE),
+    "an alert that cannot be read": (of_tls("TLSV1_ALERT_DECODE_ERROR"), RETRYABLE),
+    "a record layer": (of_tls("RECORD_LAYER_FAILURE"), RETRYABLE),
+    "an alert of a kind of certificate": (of_tls("SSLV3_ALERT_UNSUPPORTED_CERTIFICATE"), FATAL),
+    "an alert that denies access": (requests.exceptions.SSLError(of_tls("TLSV1_ALERT_ACCESS_DENIED")), FATAL),
+    "an alert of weak ciphers": (of_tls("TLSV1_ALERT_INSUFFICIENT_SECURITY"), FATAL),
     "a key of another certificate": (of_tls("KEY_VALUES_MISMATCH"), FATAL),
     "a proxy that is down": (URLError(OSError("Tunnel connection failed: 503 Service Unavailable")), RETRYABLE),
     "a proxy that refuses": (URLError(OSError("Tunnel connection failed: 407 Authentication Required")), FATAL),
+    "a proxy that is down, by requests": (by_proxy(OSError("Tunnel connection failed: 503 x")), RETRYABLE),
+    "a proxy that refuses, by requests": (by_proxy(OSError("Tunnel connection failed: 407 x")), FATAL),
+    "no proxy, by requests": (by_proxy(ConnectionRefusedError(CANARY)), RETRYABLE),
     "no file, after offline": (after(ConnectionError(CANARY), FileNotFoundError(CANARY)), FATAL),
     "no right, after an outage": (after(refused_with(503), PermissionError(CANARY)), FATAL),
 }

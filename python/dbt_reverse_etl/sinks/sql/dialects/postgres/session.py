@@ -31,9 +31,9 @@ INTERNAL = (
 # The first line of the context if PL/pgSQL raised an error on purpose, in whichever order a translation has the words.
 # What is quoted is SQL, or a name. A regular expression of Python and of Postgres, without its own quotes or backslashes.
 RAISED = '^(?=([^"]*"[^"]*")*[^"]*PL/pgSQL)([^"]*"[^"]*")*[^"]*RAISE'
-RAISED_FOR_REPEAT = frozenset(
-    {"40001", "40P01", "55P03"}
-)  # any other state would hold up the batch of its row for ever
+# Also what a trigger passes on of another server that is away (dblink). Any other state is of the row.
+_OUTAGES = frozenset({"08000", "08001", "08003", "08004", "08006", "08007", "08P01", "53300", "57P03"})
+RAISED_FOR_REPEAT = _OUTAGES | {"40001", "40P01", "55P03"}
 # SQLSTATEs and classes after which the transaction is surely rolled back and a later attempt may succeed.
 RETRYABLE_STATES = frozenset({"25006", "25P03", "25P04", "40001", "40003", "40P01", "55P03", "57014"})
 RETRYABLE_CLASSES = frozenset({"08", "53", "57", "58"})

@@ -188,18 +188,23 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
 
 
 # `NEW := f(NEW)`, `INTO NEW`, `CALL p(NEW)`, `RETURN NEW #= ...`: columns that it fills need not be named there.
-# Not `RETURN coalesce(NEW, OLD)`.
+# Not `IF NEW = OLD`, `RETURN coalesce(NEW, OLD)` or `RETURN CASE WHEN ... THEN OLD ELSE NEW END`.
 _MAKES_ROW = re.compile(
-    r"\bnew\s*:?=|\binto\s+(strict\s+)?new\b(?!\s*\.)|\bfor\s+new\b|\bcall\s[^;]*\bnew\b(?!\s*\.)"
-    r"|\breturn\s+(?!(new|old|null)\s*;|coalesce\s*\(\s*(new|old)\s*,\s*(new|old)\s*\)\s*;)",
+    r"\bnew\s*:=|(;|\b(then|else|begin|loop)\b)\s*new\s*="
+    r"|\binto\s+(strict\s+)?new\b(?!\s*\.)|\bfor\s+new\b|\bcall\s[^;]*\bnew\b(?!\s*\.)"
+    r"|\breturn\s+(?!\s|(new|old|null)\s*;|coalesce\s*\(\s*(new|old)\s*,\s*(new|old)\s*\)\s*;"
+    r"|case\b((?!\b(then|else)\b(?!\s+(new|old|null)\s+(when|else|end)\b))[^;])*;)",
     re.IGNORECASE,
 )
+_ASIDE = re.compile(r"--[^\n]*|/\*.*?\*/|'[^']*'|\"[^\"]*\"", re.DOTALL)  # comments, texts and quoted names make no row
 
 
 def may_fill(column: str, source: str | None) -> bool:
     """Whether a trigger names the column, or makes the row as a whole; of one that is not in PL/pgSQL, which has no source
     here, nobody knows."""
-    return source is None or column.lower() in source.lower() or _MAKES_ROW.search(source) is not None
+    if source is None or column.lower() in source.lower():
+        return True
+    return _MAKES_ROW.search(_ASIDE.sub(" ", source)) is not None
 
 
 # What it did instead would count as written, or deleted.

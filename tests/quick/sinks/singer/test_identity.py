@@ -1,0 +1,228 @@
+"""Which settings of a Singer target tell the place, and which only the login."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dbt_reverse_etl.sinks.singer.settings import SingerSettings
+from dbt_reverse_etl.sinks.singer.sink import SingerSink
+
+# As libpq, SQLAlchemy and ODBC write a place and its login.
+OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"url": "postgresql+psycopg://crm:x@/crm?host=db1"}, {"url": "postgresql+psycopg://crm:x@/crm?host=db2"}),
+    ({"url": "postgresql:///crm?password=x&host=db1"}, {"url": "postgresql:///crm?password=x&host=db2"}),
+    (
+        {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Da%3BPWD%3Dx"},
+        {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Db%3BPWD%3Dx"},
+    ),
+    ({"dsn": "host=db1 password=x"}, {"dsn": "host=db2 password=x"}),
+    ({"env": {"PGHOST": "db1"}}, {"env": {"PGHOST": "db2"}}),
+    (
+        {"connection_string": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=eA=="},
+        {"connection_string": "DefaultEndpointsProtocol=https;AccountName=b;AccountKey=eA=="},
+    ),
+    (
+        {"service_account": '{"project_id": "a", "private_key": "x"}'},
+        {"service_account": '{"project_id": "b", "private_key": "x"}'},
+    ),
+    ({"credentials_path": "/a"}, {"credentials_path": "/b"}),
+    *(
+        ({name: '{"project_id": "a", "private_key": "x"}'}, {name: '{"project_id": "b", "private_key": "x"}'})
+        for name in ("credentials_json", "keyfile_json", "keyFileJson", "credentials")
+    ),
+    ({"credentials": {"project_id": "a"}}, {"credentials": {"project_id": "b"}}),
+    *(
+        ({"credentials": {name: "a", "pem": "x"}}, {"credentials": {name: "b", "pem": "x"}})
+        for name in ("account", "accountName", "host", "database", "bucket_name", "url", "tenant_id")
+    ),
+    *(
+        ({"credentials": {name: "a", "token": "x"}}, {"credentials": {name: "b", "token": "x"}})
+        for name in ("subdomain", "server_id", "keyspace", "key_prefix", "username", "author", "planet", "key", "type")
+    ),
+    # Words of a login within the name of a place, or above one.
+    *(
+        ({name: "a"}, {name: "b"})
+        for name in (
+            "auth_url",
+            "token_url",
+            "sas_endpoint",
+            "auth_server",
+            "secret_domain",
+            "project_key",
+            "space_key",
+        )
+    ),
+    ({"sas_url": "https://a.example/c?sig=x"}, {"sas_url": "https://b.example/c?sig=x"}),
+    *(
+        ({name: {"host": "a", "token": "x"}}, {name: {"host": "b", "token": "x"}})
+        for name in ("key_file", "private_key", "token", "client_secret", "auth")
+    ),
+    ({"tokens": [{"access_token": {"planet": "a"}}]}, {"tokens": [{"access_token": {"planet": "b"}}]}),
+    *(
+        ({name: '{"host": "a", "sas": "x"}'}, {name: '{"host": "b", "sas": "x"}'})
+        for name in ("credentials_json", "secret", "settings")
+    ),
+    ({"token": '[{"host": "a"}]'}, {"token": '[{"host": "b"}]'}),
+    ({"postgres_dsn": "host=a password=x"}, {"postgres_dsn": "host=b password=x"}),
+    # The names of mappings count although they hold only a login, or nothing.
+    ({"tenants": {"a": {"token": "x"}}}, {"tenants": {"b": {"token": "x"}}}),
+    ({"schemas": {"a": {}}}, {"schemas": {"b": {}}}),
+    (
+        {"credentials_json": '{"nodes": ["a", "b"], "token": "x"}'},
+        {"credentials_json": '{"nodes": ["a", "c"], "token": "x"}'},
+    ),
+    ({"credentials": [{"planet": "a", "token": "x"}]}, {"credentials": [{"planet": "b", "token": "x"}]}),
+    ({"credentials": {"auth": {"planet": "a"}}}, {"credentials": {"auth": {"planet": "b"}}}),
+    (
+        {"keyfile_json": {"type": "service_account", "private_key": "x", "planet": "a"}},
+        {"keyfile_json": {"type": "service_account", "private_key": "x", "planet": "b"}},
+    ),
+    ({"type": "service_account", "client_email": "a"}, {"type": "service_account", "client_email": "b"}),
+]
+OF_ACCOUNT = {
+    "type": "service_account",
+    "project_id": "a",
+    "private_key_id": "1",
+    "private_key": "x",
+    "client_email": "crm@a.iam.gserviceaccount.com",
+    "client_id": "1",
+    "auth_uri": "https://accounts.google.com/o/oauth2/auth",
+    "token_uri": "https://oauth2.googleapis.com/token",
+    "auth_provider_x509_cert_url": "https://www.googleapis.com/oauth2/v1/certs",
+    "client_x509_cert_url": "https://www.googleapis.com/robot/v1/metadata/x509/crm",
+}
+SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
+    (
+        {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Da%3BPWD%3D{x;}%3BDATABASE%3Dd"},
+        {"url": "mssql+pyodbc://v:q@/?odbc_connect=SERVER%3Da%3BPWD%3Dy%3BDATABASE%3Dd"},
+    ),
+    ({"dsn": "host=db password='x \\' y'"}, {"dsn": "host=db password=z"}),
+    ({"dsn": "postgresql://a:x@db/crm"}, {"dsn": "postgresql://b:y@db/crm"}),
+    ({"env": {"PGPASSWORD": "x", "PGHOST": "a"}}, {"env": {"PGPASSWORD": "y", "PGHOST": "a"}}),
+    (
+        {"env": {"AWS_ACCESS_KEY_ID": "x", "TRACEPARENT": "1", "PATH": "/a"}},
+        {"env": {"AWS_ACCESS_KEY_ID": "y", "TRACEPARENT": "2", "PATH": "/b"}},
+    ),
+    *(
+        ({"host": "db", name: "x"}, {"host": "db", name: "y"})
+        for name in (
+            "aws_access_key_id",
+            "awsAccessKeyId",
+            "db_pass",
+            "credentials",
+            "credentials_json",
+            "keyfile_json",
+            "private_key_pem",
+            "pat",
+            "pass",
+            "sftp_pass",
+            "smtp_pass",
+        )
+    ),
+    (
+        {"service_account": '{"project_id": "a", "private_key_id": "1", "private_key": "x"}'},
+        {"service_account": '{"private_key": "y",\n "private_key_id": "2", "project_id": "a"}'},
+    ),
+    *(
+        (
+            {name: '{"project_id": "a", "private_key_id": "1", "private_key": "x"}'},
+            {name: '{"project_id": "a", "private_key_id": "2", "private_key": "y"}'},
+        )
+        for name in ("credentials_json", "keyfile_json", "credentials")
+    ),
+    *(
+        (
+            {name: "x", "credentials": {"host": "a", "auth": {name: "x"}}},
+            {name: "y", "credentials": {"host": "a", "auth": {name: "y"}}},
+        )
+        for name in (
+            "expiry",
+            "expiration",
+            "expires_in",
+            "token_expires_at",
+            "pem",
+            "sas",
+            "signature",
+            "assertion",
+            "account_key",
+            "access_token",
+            "refreshToken",
+            "session_token",
+            "client_id",
+            "client_secret",
+        )
+    ),
+    ({"api_keys": {"api_key": ["x", "z"]}}, {"api_keys": {"api_key": ["y", "z"]}}),
+    ({"credentials": {"host": "a", "token": {"token": "x"}}}, {"credentials": {"host": "a", "token": {"token": "y"}}}),
+    ({"credentials": ["x"]}, {"credentials": ["y"]}),
+    (
+        {
+            "credentials": {
+                "aws_access_key_id": "x",
+                "aws_secret_access_key": "x",
+                "aws_session_token": "x",
+                "region": "a",
+            }
+        },
+        {"credentials": {"aws_access_key_id": "y", "aws_secret_access_key": "y", "region": "a"}},
+    ),
+    # A new key of another account, as Google writes it, under any name.
+    *(
+        (
+            {name: OF_ACCOUNT},
+            {
+                name: {
+                    key: value if key in ("type", "project_id") else f"{value}2" for key, value in OF_ACCOUNT.items()
+                }
+                | {"universe_domain": "googleapis.com"}
+            },
+        )
+        for name in ("credentials", "service_account_info")
+    ),
+    (
+        {"login": json.dumps({"type": "service_account", "clientEmail": "a", "privateKey": "x", "projectId": "p"})},
+        {"login": json.dumps({"type": "service_account", "clientEmail": "b", "privateKey": "y", "projectId": "p"})},
+    ),
+    *(
+        (
+            {"credentials": {"type": "external_account", name: "a", "project_id": "p"}},
+            {"credentials": {"type": "external_account", name: "b", "project_id": "p"}},
+        )
+        for name in ("quota_project_id", "token_url", "credential_source", "audience")
+    ),
+    (
+        {"credentials": {"type": "external_account", "credential_source": {"url": "https://a.example"}}},
+        {"credentials": {"type": "external_account", "credential_source": {"url": "https://b.example"}}},
+    ),
+    *(
+        ({"connection_string": f"{place}={before}"}, {"connection_string": f"{place}={now}"})
+        for place, before, now in (
+            ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey", "x/+==", "y=="),
+            ("BlobEndpoint=https://a.blob.core.windows.net/;SharedAccessSignature", "sv=1&sig=x", "sv=2&sig=y"),
+            ("Endpoint=sb://a.servicebus.windows.net/;SharedAccessKeyName=b;SharedAccessKey", "x=", "y="),
+        )
+    ),
+    ({"url": "https://a.example.com/c?sv=1&se=2&sig=x"}, {"url": "https://a.example.com/c?sv=1&se=3&sig=y"}),
+]
+
+
+@pytest.mark.guarantee("Singer")
+def test_the_identity_follows_the_place_and_not_the_secret_or_the_program_s_folder() -> None:
+    def identity(command: str = "/a/target-x", env: dict[str, str] | None = None, **config: Any) -> str:
+        written = {"command": command, "config": config, "env": env or {}}
+        return SingerSink(SingerSettings.model_validate(written)).identity
+
+    first = identity(host="db", password="one", url="postgresql://me:one@db/crm")
+    assert first == identity("/b/target-x", host="db", password="two", url="postgresql://you:two@db/crm")
+    assert first != identity(host="other", password="one", url="postgresql://me:one@db/crm")
+    assert first != identity(host="db", password="one", url="postgresql://me:one@db/other")
+    for before, now in OTHER_PLACES:
+        assert identity(**before) != identity(**now), f"another place: {before}"
+    for before, now in SAME_PLACE:
+        assert identity(**before) == identity(**now), f"another secret: {before}"
+    named = SingerSettings.model_validate({"command": "target-x", "identity": "warehouse", "config": {"host": "a"}})
+    assert SingerSink(named).identity == "singer:warehouse"
