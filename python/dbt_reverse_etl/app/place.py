@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dbt_reverse_etl.base.dbt_options import told
+from dbt_reverse_etl.base.dbt_options import no_project, told
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly, profile_directories
@@ -120,9 +120,7 @@ def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
     """What dbt_project.yml says."""
     file = project / _SETTINGS
     if not file.is_file():
-        raise ConfigurationError(
-            Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
-        )
+        raise no_project(project)
     try:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError):

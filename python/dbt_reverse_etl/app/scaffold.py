@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.app.scaffold_texts import BLOCK_COMMENT, EXAMPLE, MODEL, SYNC
-from dbt_reverse_etl.base.dbt_options import model_paths
+from dbt_reverse_etl.base.dbt_options import model_paths, no_project
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.profiles import BLOCK, FILE_NAME, profile_directories
@@ -112,7 +112,7 @@ def initialize(
 def _read_project(folder: Path, say: Callable[[str], None]) -> _Project:
     file = folder / "dbt_project.yml"
     if not file.is_file():
-        raise _error(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+        raise no_project(folder)
     settings = _parsed(file.read_text(encoding="utf-8"))
     if not isinstance(settings, Mapping):
         raise _error(str(file), "text that is not YAML", "a dbt project", "correct it until `dbt debug` reads it")

@@ -82,6 +82,14 @@ def nearest_project(folder: Path) -> Path:
     return next((one for one in (folder, *folder.parents) if (one / "dbt_project.yml").is_file()), folder)
 
 
+def no_project(folder: Path) -> ConfigurationError:
+    """The error for a folder without dbt_project.yml."""
+    file = folder / "dbt_project.yml"
+    return ConfigurationError(
+        Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+    )
+
+
 def model_paths(folder: Path, settings: Mapping[str, Any]) -> list[Path]:
     """Where the models of a project are, by its dbt_project.yml.
 
