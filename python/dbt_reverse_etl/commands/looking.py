@@ -143,7 +143,11 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 @click.command()
 @project_options
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), help="The file to write."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
 )
 @click.option(
     "--key", "keys", multiple=True, help="""Add the history of one key, as '{"customer_id": 1}'. Repeatable."""
