@@ -21,6 +21,7 @@ from dbt_reverse_etl.sinks.sql.values import Form, IsType
 Fault = tuple[Any, ...]  # why a table refuses a row, as the error said it
 CORRECT_LOGIN = "correct user and password in profiles.yml"
 CORRECT_DATABASE = "create the database, or correct database in profiles.yml"
+GRANT_DATABASE = "correct database in profiles.yml, or grant the user the right to connect"
 CORRECT_SERVER = "start the server, or correct host and port in profiles.yml"
 OpenMode = Literal["ro", "rw", "rwc"]  # of a file: read, write, and make it if it is not there
 

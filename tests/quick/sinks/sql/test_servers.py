@@ -172,6 +172,7 @@ NO_LOGIN = {
     "fe_sendauth: no password supplied": "correct user and password in profiles.yml",
     'FATAL:  role "crm" does not exist': "correct user and password in profiles.yml",
     'FATAL:  database "crm" does not exist': "create the database, or correct database in profiles.yml",
+    'FATAL:  permission denied for database "crm"': "correct database in profiles.yml, or grant the user the right to connect",
     "Connection refused": "start the server, or correct host and port in profiles.yml",
     "could not translate host name": "start the server, or correct host and port in profiles.yml",
     "FATAL:  no pg_hba.conf entry": None,
@@ -181,6 +182,7 @@ NO_LOGIN_MYSQL = {
     1698: "correct user and password in profiles.yml",
     1049: "create the database, or correct database in profiles.yml",
     2003: "start the server, or correct host and port in profiles.yml",
+    1044: "correct database in profiles.yml, or grant the user the right to connect",
     2013: None,
 }
 

@@ -15,7 +15,7 @@ from pymysql.cursors import Cursor
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.tls import lenient, why_refused
-from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER
+from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER, GRANT_DATABASE
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -74,6 +74,7 @@ NEXT_STEPS = {
     ER.ACCESS_DENIED_ERROR: CORRECT_LOGIN,
     1698: CORRECT_LOGIN,
     ER.BAD_DB_ERROR: CORRECT_DATABASE,
+    ER.DBACCESS_DENIED_ERROR: GRANT_DATABASE,
     **dict.fromkeys(CANNOT_CONNECT, CORRECT_SERVER),
 }
 

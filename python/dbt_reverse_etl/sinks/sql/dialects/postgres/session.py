@@ -11,7 +11,7 @@ import psycopg
 from psycopg import pq
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER
+from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER, GRANT_DATABASE
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -48,6 +48,7 @@ NOT_EMPTY = {
 WRONG_LOGIN = "the password or the user is wrong"
 NOTHING_GIVEN = "the server asks for a password, and there is none"
 NO_USER = "no such user"
+NO_RIGHT = "the user may not connect to the database"
 NO_DATABASE = "no such database"
 UNREACHABLE = "the server cannot be reached"
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
@@ -68,7 +69,7 @@ REFUSALS = (
         "the server finds the database by its host name: name the host that your provider gives, with TLS",
     ),
     ("is not permitted to log in", "the user is not permitted to log in"),
-    ("permission denied for database", "the user may not connect to the database"),
+    ("permission denied for database", NO_RIGHT),
     (
         "certificate|unknown ca",
         "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
@@ -82,6 +83,7 @@ NEXT_STEPS = {
     NOTHING_GIVEN: CORRECT_LOGIN,
     NO_USER: CORRECT_LOGIN,
     NO_DATABASE: CORRECT_DATABASE,
+    NO_RIGHT: GRANT_DATABASE,
     UNREACHABLE: CORRECT_SERVER,
 }
 FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
