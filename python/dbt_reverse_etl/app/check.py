@@ -16,9 +16,10 @@ from dbt_reverse_etl.sinks.base import Sink, close_quietly
 
 # Whatever the destination is.
 UNTRIED = (
-    "Spark, the ledger and the columns of the models: a run looks at them before it captures or sends",
+    "Spark, the ledger and the columns of the models: dbt run --empty --select config.materialized:changelog looks at them and captures nothing",
     "the channels of alerts: no message was sent",
 )
+_COLUMNS = "the columns that its fields and its filter name"
 _LONGEST = 800  # characters of what dbt says
 
 
@@ -102,4 +103,6 @@ def _checked_sync(sink: Sink, resolved: ResolvedSync, project_dir: Path) -> Chec
     except Exception as error:
         return CheckedSync(resolved.sync.name, resolved.label, (message_of(error, resolved.sync.name),))
     missing = tuple(redact(str(problem)) for problem in rights.missing)
-    return CheckedSync(resolved.sync.name, resolved.label, missing, rights.untried)
+    settings = resolved.sync.settings
+    columns = (_COLUMNS,) if settings.fields or settings.where else ()
+    return CheckedSync(resolved.sync.name, resolved.label, missing, (*columns, *rights.untried))

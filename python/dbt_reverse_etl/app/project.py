@@ -11,6 +11,7 @@ from typing import Any
 
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.guards import refuse_unknown
+from dbt_reverse_etl.base.dbt_options import no_project
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run
@@ -60,7 +61,7 @@ class Project:
     parsed_by: str = ""
 
     def manifest(self) -> dict[str, Any]:
-        return read_json(self.artifacts / "manifest.json")
+        return read_manifest(self.artifacts, self.folder)
 
     def run_results(self) -> dict[str, Any]:
         return read_json(self._results)
@@ -149,6 +150,14 @@ def has_syncs(artifacts: Path) -> bool:
     """Whether a project has syncs; it is not asked whether they are right."""
     exposures = read_json(artifacts / "manifest.json")["exposures"].values()
     return any("reverse_etl" in (one.get("config", {}).get("meta") or one.get("meta") or {}) for one in exposures)
+
+
+def read_manifest(artifacts: Path, project: Path) -> dict[str, Any]:
+    """The manifest of a project. Raises as `read_json`, and ConfigurationError where there is no project that could have one."""
+    file = artifacts / "manifest.json"
+    if not file.exists() and not (project / "dbt_project.yml").is_file():
+        raise no_project(project)
+    return read_json(file)
 
 
 def read_json(path: Path) -> dict[str, Any]:

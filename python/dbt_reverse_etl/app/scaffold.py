@@ -22,6 +22,7 @@ PACKAGE = "reverse_etl"
 CARRIED = ("dbt_project.yml", "macros", "models")
 
 _IGNORED = ("target/", "dbt_packages/", "logs/")
+_DATA_OF_A_SESSION = ("spark-warehouse/", "metastore_db/", "derby.log")
 _CHANGELOG = re.compile(r"materialized['\"]?\s*[=:]\s*['\"]?changelog\b")
 
 
@@ -280,8 +281,11 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
     name = re.sub(r"\W", "_", changelog.removesuffix("_changelog"))
     unique_key = repr(key[0] if len(key) == 1 else list(key))
     # A second one of either name in another folder would be an error of dbt.
-    if changelog not in project.stems(".sql", ".py"):
+    known = next((path for path in project.files(".sql", ".py") if path.stem == changelog), None)
+    if known is None:
         project.create(source.parent / f"{changelog}.sql", MODEL.format(key=unique_key, model=model))
+    elif known != source:
+        project.say(f"{known.relative_to(project.folder)} is there, and is left as it is")
     if f"{changelog}_sync" not in project.stems(".yml", ".yaml") and not _has_sync(project, f"crm_{name}", changelog):
         project.create(source.parent / f"{changelog}_sync.yml", SYNC.format(name=name, changelog=changelog))
 
@@ -317,11 +321,7 @@ def _write_example(project: _Project) -> None:
 
 def _write_profile(project: _Project, *, anywhere: bool) -> bool:
     """Returns whether our block was there already."""
-    places = profile_directories(None, project.folder, os.environ)
-    file = next((path for path in (place / FILE_NAME for place in places) if path.is_file()), None)
-    text = _raw(file) if file else ""
-    read = _parsed(text)
-    profiles = read if isinstance(read, Mapping) else {}
+    file, text, profiles = _profiles(project)
     if BLOCK in profiles:
         return True
     block = _block(profiles, project.settings)
@@ -338,23 +338,43 @@ def _write_profile(project: _Project, *, anywhere: bool) -> bool:
     return False
 
 
+def _profiles(project: _Project) -> tuple[Path | None, str, Mapping[Any, Any]]:
+    """The file that dbt reads, if there is one, its text, and what that holds."""
+    places = profile_directories(None, project.folder, os.environ)
+    file = next((path for path in (place / FILE_NAME for place in places) if path.is_file()), None)
+    text = _raw(file) if file else ""
+    read = _parsed(text)
+    return file, text, read if isinstance(read, Mapping) else {}
+
+
 def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
     """Every target of the dbt profile plans: a target that is not named here is an error. Beside other profiles it says whose it is.
 
     A profile whose name is not written out, as `{{ env_var(...) }}`, may be any.
     """
-    known = {name: one["outputs"] for name, one in profiles.items() if isinstance(one, Mapping) and "outputs" in one}
-    name = str(settings.get("profile"))
-    found = list(known.values()) if "{{" in name else [known.get(name)]
-    targets = [target for outputs in found if isinstance(outputs, Mapping) for target in outputs] or ["dev"]
-    whose = {"projects": [settings["name"]]} if len(known) > 1 else {}
+    targets = [target for outputs in _outputs(profiles, settings) for target in outputs] or ["dev"]
+    whose = {"projects": [settings["name"]]} if len(_known(profiles)) > 1 else {}
     block = {BLOCK: {**whose, "outputs": dict.fromkeys(targets, "plan")}}
     return BLOCK_COMMENT + yaml.safe_dump(block, sort_keys=False)
 
 
+def _outputs(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> list[Mapping[Any, Any]]:
+    """The targets of the dbt profile."""
+    known, name = _known(profiles), str(settings.get("profile"))
+    found = list(known.values()) if "{{" in name else [known.get(name)]
+    return [outputs for outputs in found if isinstance(outputs, Mapping)]
+
+
+def _known(profiles: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {name: one["outputs"] for name, one in profiles.items() if isinstance(one, Mapping) and "outputs" in one}
+
+
 def _say_what_is_next(project: _Project, then: str) -> None:
     lines = _raw(project.folder / ".gitignore").splitlines()
-    absent = [name for name in _IGNORED if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
+    targets = [target for outputs in _outputs(_profiles(project)[-1], project.settings) for target in outputs.values()]
+    has_session = any(isinstance(target, Mapping) and target.get("method") == "session" for target in targets)
+    ignored = (*_IGNORED, *_DATA_OF_A_SESSION) if has_session else _IGNORED
+    absent = [name for name in ignored if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
     if absent:
         project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
     project.say(f"{'Done' if project.written else 'Nothing to write'}. Next: dbt deps, dbt run{then}")

@@ -193,6 +193,15 @@ class OneSync:
         head = self._shared.head(changelog.relation_name)
         return HeadOfModel.of(head) if head else None
 
+    def _known_to_plan(self) -> HeadOfModel | None:
+        """As `_known`; None also for a sync that never ran and whose changelog has no table yet."""
+        try:
+            return self._known()
+        except ReverseEtlError:
+            if self.state.fence:
+                raise
+            return None
+
     def _head(self, snapshot: int | None = None) -> Head:
         """What is to be delivered: the newest snapshot, or one before it."""
         changelog = self._resolved.sync.changelog

@@ -242,7 +242,7 @@ class SyncPush(OneSync):
 
     def plan(self, rows: int) -> Report:
         """The pending rows by operation, and a sample of their keys."""
-        known = self._known()
+        known = self._known_to_plan()
         if known is None:
             return self._without_snapshot("planned")
         requests = self._requests(known.changelog)

@@ -44,6 +44,14 @@ def nearest_project(folder: Path) -> Path:
     return next((one for one in (folder, *folder.parents) if (one / "dbt_project.yml").is_file()), folder)
 
 
+def no_project(folder: Path) -> ConfigurationError:
+    """The error for a folder without dbt_project.yml."""
+    file = folder / "dbt_project.yml"
+    return ConfigurationError(
+        Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
+    )
+
+
 def project_settings(folder: Path) -> Mapping[str, Any]:
     """What the dbt_project.yml of a folder says, Jinja as it is written.
 
@@ -52,8 +60,7 @@ def project_settings(folder: Path) -> Mapping[str, Any]:
     """
     file = folder / "dbt_project.yml"
     if not file.is_file():
-        found, next_step = "no such file", "cd into it, or name it: --project-dir"
-        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step))
+        raise no_project(folder)
     try:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError):

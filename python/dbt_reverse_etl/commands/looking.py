@@ -37,7 +37,8 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
             if report.exit_code is not ExitCode.OK:
                 say(f"{report.sync}: {report.message}", "error", sync=report.sync)
     elif reports:
-        say(console.plan(reports), "info", plan=list(map(console.as_json, reports)))
+        if text := console.plan(reports):
+            say(text, "info", plan=list(map(console.as_json, reports)))
         for report in reports:
             if report.message:
                 say(f"{report.sync}: {report.message}", console.level(report), sync=report.sync)
@@ -142,7 +143,11 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
 @click.command()
 @project_options
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), help="The file to write."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
 )
 @click.option(
     "--key", "keys", multiple=True, help="""Add the history of one key, as '{"customer_id": 1}'. Repeatable."""

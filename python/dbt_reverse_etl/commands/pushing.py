@@ -8,7 +8,7 @@ import click
 
 from dbt_reverse_etl.app.place import Opened, Place
 from dbt_reverse_etl.base.errors import worst
-from dbt_reverse_etl.terminal.options import project_options, say, shown
+from dbt_reverse_etl.terminal.options import place_options, project_options, say, shown
 from dbt_reverse_etl.terminal.output import put_json
 
 
@@ -89,16 +89,14 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
 
 
 @click.command("test")
-@project_options
+@place_options
 @click.argument("sync")
 @click.option("--key", required=True, help="""The key of the row, as '{"customer_id": 1}'.""")
-def send_one(place: Place, selectors: tuple[str, ...], as_json: bool, sync: str, key: str) -> int:
+def send_one(place: Place, as_json: bool, sync: str, key: str) -> int:
     """Send one pending row of a sync, recorded like any delivery; the next push sends the others."""
     from dbt_reverse_etl.app.keys import fitting
     from dbt_reverse_etl.terminal import console
 
-    if selectors:
-        raise click.UsageError("name one sync, without --select")
     found = Opened(place, (sync,), reaches=True, sends=True)
     if len(found.chosen) != 1:
         raise click.UsageError(f"{sync} names {len(found.chosen)} syncs")

@@ -73,6 +73,6 @@ def generate(model: str, project_dir: Path, target_path: Path | None, **wanted: 
 
 def _manifest(project: Path, target_path: Path | None) -> dict[str, Any]:
     from dbt_reverse_etl.app.place import artifacts_folder
-    from dbt_reverse_etl.app.project import read_json
+    from dbt_reverse_etl.app.project import read_manifest
 
-    return read_json(artifacts_folder(project, target_path, os.environ) / "manifest.json")
+    return read_manifest(artifacts_folder(project, target_path, os.environ), project)

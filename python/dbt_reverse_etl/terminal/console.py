@@ -207,7 +207,10 @@ def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
 
 
 def plan(reports: Sequence[Report]) -> str:
-    """A table of what a push would send, and below it some keys of each sync."""
+    """A table of what a push would send, and below it some keys of each sync. One without a plan has no row: zeros would read like one."""
+    counted = [one for one in reports if one.status == _PLANNED and one.head]
+    if not counted:
+        return ""
     rows = [
         {
             "sync": one.sync,
@@ -217,7 +220,7 @@ def plan(reports: Sequence[Report]) -> str:
             "position": one.position,
             "head": one.head,
         }
-        for one in reports
+        for one in counted
     ]
     waiting = ("waiting",) if any(row["waiting"] for row in rows) else ()
     columns = ("sync", "destination", "insert", "update", "delete", *waiting, "position", "head")

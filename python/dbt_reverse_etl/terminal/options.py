@@ -68,17 +68,19 @@ def say(text: str, level: str, **about: Any) -> None:
 
 def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """A command that gets a `Place` and the selected syncs."""
+    select = click.option(
+        "--select", "selectors", multiple=True, help="A sync by name, or tag:NAME; * stands for any text. Repeatable."
+    )
+    return place_options(select(command))
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that gets a `Place`."""
     options = (
         PROJECT_DIR,
         PROFILES_DIR,
         click.option("--target", help="The dbt target; default: that of the last dbt command."),
         TARGET_PATH,
-        click.option(
-            "--select",
-            "selectors",
-            multiple=True,
-            help="A sync by name, or tag:NAME; * stands for any text. Repeatable.",
-        ),
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
         log_format("text"),
         click.option("-q", "--quiet", is_flag=True, help="Errors only."),

@@ -46,8 +46,8 @@ class Asked(SqliteSink):
         return answer
 
 
-def named(destination: str, name: str) -> ResolvedSync:
-    one = sync(name, "orders")
+def named(destination: str, name: str, **settings: Any) -> ResolvedSync:
+    one = sync(name, "orders", **settings)
     return one._replace(destination=replace(one.destination, name=destination, sink=Asked))
 
 
@@ -74,6 +74,13 @@ def test_each_sync_says_what_a_push_lacks_and_what_was_not_tried_and_shows_no_se
     assert "  a -> crm.a: 1 missing; not tried: triggers" in lines
     assert "  b -> crm.b: nothing is missing that can be asked for; not tried: triggers" in lines
     assert "not tried: the channels of alerts: no message was sent" in lines
+
+
+@pytest.mark.parametrize("names", [{"fields": {"id": "id", "nmae": "name"}}, {"where": "nmae is not null"}])
+def test_a_sync_that_names_columns_says_that_nobody_compared_them_with_the_model(names: dict[str, Any]) -> None:
+    lines = [text for text, _ in console.checked(check([named("crm", "a", **names)], Path()), "")]
+    assert lines[1].endswith("; not tried: the columns that its fields and its filter name")
+    assert "dbt run --empty --select config.materialized:changelog" in lines[2], "the command that compares them"
 
 
 @pytest.mark.guarantee("Configuration")

@@ -74,6 +74,24 @@ def test_of_a_model_that_is_a_changelog_only_the_sync_is_written(shop: Path, mod
     assert init(shop, "orders_changelog") == []
 
 
+def test_a_changelog_that_is_there_is_named_so_that_nobody_takes_its_key_for_the_new_one(shop: Path) -> None:
+    lines: list[str] = []
+    init(shop, "orders")
+    initialize(shop, lines.append, model="orders", key="nosuchcol")
+    assert "models/staging/orders_changelog.sql is there, and is left as it is" in lines
+
+
+@pytest.mark.parametrize(("method", "more"), [("session", " spark-warehouse/ metastore_db/ derby.log"), ("thrift", "")])
+def test_the_folders_in_which_a_session_keeps_rows_are_to_be_kept_out_of_git(
+    shop: Path, method: str, more: str
+) -> None:
+    lines: list[str] = []
+    add(shop, "dbt_project.yml", "name: shop\nprofile: shop\n")
+    add(shop, "profiles.yml", f"shop: {{outputs: {{dev: {{type: spark, method: {method}}}}}}}\n")
+    initialize(shop, lines.append)
+    assert f"Keep out of git, in .gitignore: target/ dbt_packages/ logs/{more}" in lines
+
+
 LISTED = "models:\n  - name: customers\n    versions: [{v: 1, defined_in: old_customers}, {v: 2}]\n"
 
 

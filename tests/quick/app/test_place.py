@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, ReverseEtlError
@@ -105,3 +106,13 @@ def test_a_service_where_the_system_has_no_locks_is_a_wrong_call(project: Path, 
     found = "serve and poll: found an operating system without fcntl; expected Linux or macOS. Next: run it there"
     assert found in done.stderr, done.stdout
     assert done.returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("command", [["plan"], ["status"], ["push"], ["check"], ["wide-table", "explain", "orders"]])
+def test_outside_of_a_project_each_command_asks_for_the_project_not_for_its_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(cli, command, standalone_mode=False)
+    assert isinstance(said.exception, ConfigurationError)
+    assert "dbt_project.yml: found no such file; expected a dbt project. Next: cd into it" in str(said.exception)

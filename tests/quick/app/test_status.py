@@ -87,15 +87,32 @@ def test_rows_that_a_run_planned_and_did_not_reach_count_as_undelivered_although
     assert row_of(at(A, 5, counts=STOPPED))["undelivered"] == 0, "it came to its end"
 
 
-def test_a_changelog_without_a_table_stops_no_other_status() -> None:
+def without_table() -> Pusher:
+    """Of a changelog that was never run, or was dropped."""
+
     def lost(relation: str, snapshot: int | None = None) -> None:
         raise ReverseEtlError(Problem(relation, "no such table", "a changelog", "dbt run"))
 
     warehouse = pusher()
     warehouse.head = lost  # type: ignore[method-assign]
+    return warehouse
+
+
+def test_a_changelog_without_a_table_stops_no_other_status() -> None:
+    warehouse = without_table()
     assert warehouse.status(A, Overview())["reason"] == "never ran: its changelog has no snapshot yet"
     found = warehouse.status(A, at(A, 5))
     assert (found["health"], found["reason"][:42]) == ("failing", "no changelog: orders: found no such table;")
+
+
+def test_before_the_first_run_a_plan_says_that_there_is_no_snapshot_and_shows_no_zeros(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = commanded(monkeypatch, Overview(), "plan", warehouse=without_table())
+    assert (said.return_value, said.stdout) == (ExitCode.OK, "a: the changelog has no snapshot yet\n")
+    gone = commanded(monkeypatch, at(A, 5), "plan", warehouse=without_table())
+    assert gone.return_value == ExitCode.FAILED, "it was pushed, so there was a table"
+    assert gone.output.startswith("a: orders: found no such table;")
 
 
 def test_a_share_of_undelivered_rows_is_not_counted_where_another_version_wrote_the_changelog() -> None:
@@ -107,11 +124,13 @@ def test_a_share_of_undelivered_rows_is_not_counted_where_another_version_wrote_
     assert found["reason"].startswith("other_version: ")
 
 
-def commanded(monkeypatch: pytest.MonkeyPatch, told: Overview, *arguments: str) -> Result:
-    """One command over this ledger; the changelog is at snapshot 5."""
+def commanded(
+    monkeypatch: pytest.MonkeyPatch, told: Overview, *arguments: str, warehouse: Pusher | None = None
+) -> Result:
+    """One command over this ledger; by default the changelog is at snapshot 5."""
 
     class Opened:
-        pusher: Pusher = pusher(orders=5)
+        pusher: Pusher = warehouse or pusher(orders=5)
         chosen, overview = [A], told
 
         def __init__(self, *_: object) -> None:

@@ -357,7 +357,7 @@ def test_without_any_profile_the_user_is_told_and_none_is_made(shop: Path, init:
 def test_the_hint_for_git_names_what_is_not_ignored_yet(shop: Path, init: Initialize) -> None:
     (shop / ".gitignore").write_text("/target/\nlogs\n")
     _, said = init()
-    assert "in .gitignore: dbt_packages/\n" in said + "\n"
+    assert "in .gitignore: dbt_packages/ spark-warehouse/ metastore_db/ derby.log\n" in said + "\n"
     assert said.endswith("and dbt run pushes")
 
 

@@ -361,12 +361,13 @@ def test_a_newer_run_waits_for_the_batch_of_an_older_one_whose_late_writes_overw
 
 
 @servers
-def test_check_says_what_is_wrong_with_the_login(people_db: Any) -> None:
+def test_check_says_what_is_wrong_with_the_login_and_which_setting_to_correct(people_db: Any) -> None:
     for wrong, words in (
-        ({"password": "x"}, "password"),
-        ({"user": "nobody"}, "no such user|password or the user"),
-        ({"database": "no"}, "no such database|may not use the database"),
-        ({"host": "127.0.0.1", "port": 1}, "reached"),
+        ({"password": "x"}, "password.*Next: correct user and password in"),
+        ({"user": "nobody"}, "(no such user|password or the user).*Next: correct user and password in"),
+        ({"database": "no"}, "(no such database|may not use the database).*Next: .*correct database in"),
+        ({"host": "127.0.0.1", "port": 1}, "reached.*Next: start the server, or correct host and port in"),
+        ({"host": "nowhere.invalid"}, "reached.*Next: start the server, or correct host and port in"),
     ):
         with pytest.raises(DestinationError, match=words):
             people_db.sink(**wrong).check()

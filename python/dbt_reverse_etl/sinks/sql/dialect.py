@@ -18,6 +18,10 @@ from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, object_name, quo
 from dbt_reverse_etl.sinks.sql.values import Form, IsType
 
 Fault = tuple[Any, ...]  # why a table refuses a row, as the error said it
+CORRECT_LOGIN = "correct user and password in profiles.yml"
+CORRECT_DATABASE = "create the database, or correct database in profiles.yml"
+GRANT_DATABASE = "correct database in profiles.yml, or grant the user the right to connect"
+CORRECT_SERVER = "start the server, or correct host and port in profiles.yml"
 OpenMode = Literal["ro", "rw", "rwc"]  # of a file: read, write, and make it if it is not there
 
 
@@ -146,6 +150,10 @@ class Dialect(ABC):
     @abstractmethod
     def failure(self, error: Any) -> tuple[Outcome, str]:
         """What an error means for a transaction that was surely not committed. Never the server's text: it quotes values."""
+
+    def next_step(self, error: Any) -> str | None:
+        """What a user does about an error; None: the page says it."""
+        return None
 
     @abstractmethod
     def fault(self, connection: Any, error: Any) -> Fault | None:

@@ -364,10 +364,8 @@ class SqlSink(Sink):
             yield
         except self._dialect.failure_type as error:
             _, reason = self._dialect.failure(error)
-            expected, next_step = (
-                "a database that can be read and written",
-                f"see {self._dialect.page}, then push again",
-            )
+            expected = "a database that can be read and written"
+            next_step = self._dialect.next_step(error) or f"see {self._dialect.page}, then push again"
             raise self._error(reason, expected, next_step) from None
 
     @property

@@ -24,6 +24,7 @@ from dbt_reverse_etl.sinks.sql.table import Name
 from tests.support.sinks.people import a_task
 
 PLACE = {"host": "db.example.com", "database": "crm", "user": "crm_push.abcdef"}
+NOWHERE = {"host": "127.0.0.1", "port": 1, "database": "crm", "user": "crm", "connect_timeout": 2}
 FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
 
 
@@ -164,6 +165,44 @@ def test_what_a_pooler_refuses_for_good_stops_the_sync_and_a_full_one_is_tried_a
 ) -> None:
     found, reason = postgres.connect_failure(AT + text)
     assert (found, reason[: len(words)]) == (outcome, words)
+
+
+NO_LOGIN = {
+    'FATAL:  password authentication failed for user "crm"': "correct user and password in profiles.yml",
+    "fe_sendauth: no password supplied": "correct user and password in profiles.yml",
+    'FATAL:  role "crm" does not exist': "correct user and password in profiles.yml",
+    'FATAL:  database "crm" does not exist': "create the database, or correct database in profiles.yml",
+    'FATAL:  permission denied for database "crm"': "correct database in profiles.yml, or grant the user the right to connect",
+    "Connection refused": "start the server, or correct host and port in profiles.yml",
+    "could not translate host name": "start the server, or correct host and port in profiles.yml",
+    "FATAL:  no pg_hba.conf entry": None,
+}
+NO_LOGIN_MYSQL = {
+    1045: "correct user and password in profiles.yml",
+    1698: "correct user and password in profiles.yml",
+    1049: "create the database, or correct database in profiles.yml",
+    2003: "start the server, or correct host and port in profiles.yml",
+    1044: "correct database in profiles.yml, or grant the user the right to connect",
+    2013: None,
+}
+
+
+@pytest.mark.parametrize(("text", "words"), NO_LOGIN.items())
+def test_a_login_that_fails_names_the_setting_to_correct(text: str, words: str | None) -> None:
+    assert postgres.login_step(postgres.NotConnected(AT + text)) == words
+
+
+@pytest.mark.parametrize(("number", "words"), NO_LOGIN_MYSQL.items())
+def test_a_login_that_mysql_refuses_names_the_setting_to_correct(number: int, words: str | None) -> None:
+    assert mysql.login_step(pymysql.err.OperationalError(number, "of the server")) == words
+
+
+@pytest.mark.parametrize(
+    "sink", [PostgresSink(PostgresSettings.model_validate(NOWHERE)), MysqlSink(MysqlSettings.model_validate(NOWHERE))]
+)
+def test_check_of_a_server_that_does_not_answer_names_host_and_port(sink: PostgresSink | MysqlSink) -> None:
+    with pytest.raises(DestinationError, match="Next: start the server, or correct host and port in"):
+        sink.check()
 
 
 def test_a_batch_that_took_too_long_is_tried_again_and_the_words_name_the_setting() -> None:

@@ -15,6 +15,7 @@ from pymysql.cursors import Cursor
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.tls import lenient, why_refused
+from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER, GRANT_DATABASE
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -67,6 +68,14 @@ WORDS = {
     1969: "the server ended a long statement (1969): raise its max_statement_time, or 0 for no limit",
     3024: "the server ended a long query (3024): raise its max_execution_time, or 0 for no limit",
     OUT_OF_RANGE: "out of range (1690)",
+}
+# What a user does about a connection that was not made; for the other reasons there is the page.
+NEXT_STEPS = {
+    ER.ACCESS_DENIED_ERROR: CORRECT_LOGIN,
+    1698: CORRECT_LOGIN,
+    ER.BAD_DB_ERROR: CORRECT_DATABASE,
+    ER.DBACCESS_DENIED_ERROR: GRANT_DATABASE,
+    **dict.fromkeys(CANNOT_CONNECT, CORRECT_SERVER),
 }
 
 
@@ -198,6 +207,11 @@ def failure(error: pymysql.Error) -> tuple[Outcome, str]:
     if code in CANNOT_CONNECT:
         return Outcome.RETRYABLE, UNREACHABLE
     return Outcome.RETRYABLE if code in RETRYABLE else Outcome.FATAL, condition(code)
+
+
+def login_step(error: pymysql.Error) -> str | None:
+    """What a user does about a connection that was not made; None: the page says it."""
+    return None if isinstance(error, NotConnected) else NEXT_STEPS.get(number(error))
 
 
 def condition(code: int) -> str:

@@ -18,7 +18,15 @@ from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, parsed
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, unfit
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
-from dbt_reverse_etl.sinks.sql.dialects.mysql.session import ROLLED_BACK, connect, failure, number, row_is_at_fault, run
+from dbt_reverse_etl.sinks.sql.dialects.mysql.session import (
+    ROLLED_BACK,
+    connect,
+    failure,
+    login_step,
+    number,
+    row_is_at_fault,
+    run,
+)
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
     CHARSETS,
     CREATED,
@@ -94,6 +102,9 @@ class MysqlDialect(Dialect):
 
     def failure(self, error: pymysql.Error) -> tuple[Outcome, str]:
         return failure(error)
+
+    def next_step(self, error: pymysql.Error) -> str | None:
+        return login_step(error)
 
     def fault(self, connection: Connection[Any], error: pymysql.Error) -> Fault | None:
         return (number(error),) if row_is_at_fault(error) else None

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import pq
 
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER, GRANT_DATABASE
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -44,25 +45,31 @@ NOT_EMPTY = {
     "max_protocol_version": "3.0",
     "require_auth": "scram-sha-256,md5,password,gss,sspi,none",
 }
+WRONG_LOGIN = "the password or the user is wrong"
+NOTHING_GIVEN = "the server asks for a password, and there is none"
+NO_USER = "no such user"
+NO_RIGHT = "the user may not connect to the database"
+NO_DATABASE = "no such database"
+UNREACHABLE = "the server cannot be reached"
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
 REFUSALS = (
-    ("password authentication failed", "the password or the user is wrong"),
+    ("password authentication failed", WRONG_LOGIN),
     ("authentication failed", "the login was refused"),
-    ("no password supplied", "the server asks for a password, and there is none"),
+    ("no password supplied", NOTHING_GIVEN),
     (
         "authentication method requirement|server requested a|did not complete authentication",
         "the server wants another login than SCRAM, which only a verified server gets: name its CA as sslrootcert",
     ),
     ("no pg_hba.conf entry", "the server accepts no such connection from here (pg_hba.conf)"),
-    ('role "" does not exist|no such user', "no such user"),
-    ('database "" does not exist|no such database', "no such database"),
+    ('role "" does not exist|no such user', NO_USER),
+    ('database "" does not exist|no such database', NO_DATABASE),
     ("[Tt]enant or user not found|tenant/user .* not found", "the pooler knows no such project or user"),
     (
         "[Ee]ndpoint ID is not specified",
         "the server finds the database by its host name: name the host that your provider gives, with TLS",
     ),
     ("is not permitted to log in", "the user is not permitted to log in"),
-    ("permission denied for database", "the user may not connect to the database"),
+    ("permission denied for database", NO_RIGHT),
     (
         "certificate|unknown ca",
         "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
@@ -70,6 +77,15 @@ REFUSALS = (
     ("does not support SSL", "the server offers no TLS"),
     ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof)", "TLS failed"),
 )
+# What a user does about a connection that was not made; for the other reasons there is the page.
+NEXT_STEPS = {
+    WRONG_LOGIN: CORRECT_LOGIN,
+    NOTHING_GIVEN: CORRECT_LOGIN,
+    NO_USER: CORRECT_LOGIN,
+    NO_DATABASE: CORRECT_DATABASE,
+    NO_RIGHT: GRANT_DATABASE,
+    UNREACHABLE: CORRECT_SERVER,
+}
 FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
@@ -187,5 +203,10 @@ def connect_failure(text: str) -> tuple[Outcome, str]:
     said = _NAMES.sub('""', text)
     found = ((Outcome.FATAL, reason) for pattern, reason in REFUSALS if re.search(pattern, said))
     is_full = re.search(FULL, said) is not None
-    reason = "the server has no free connection" if is_full else "the server cannot be reached"
+    reason = "the server has no free connection" if is_full else UNREACHABLE
     return next(found, (Outcome.RETRYABLE, reason))
+
+
+def login_step(error: psycopg.Error) -> str | None:
+    """What a user does about a connection that was not made; None: the page says it."""
+    return NEXT_STEPS.get(connect_failure(str(error))[1]) if isinstance(error, NotConnected) else None

@@ -24,6 +24,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
     failure,
     is_doubtful,
     is_raised,
+    login_step,
     row_is_at_fault,
 )
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
@@ -97,6 +98,9 @@ class PostgresDialect(Dialect):
 
     def failure(self, error: psycopg.Error) -> tuple[Outcome, str]:
         return failure(error)
+
+    def next_step(self, error: psycopg.Error) -> str | None:
+        return login_step(error)
 
     def fault(self, connection: Connection, error: psycopg.Error) -> Fault | None:
         state = error.sqlstate
