@@ -276,6 +276,35 @@ def test_the_contract_catches_a_sink_that(wrong: type[Sink], pytester: pytest.Py
     assert failed >= {*WRONG[wrong]}
 
 
+def test_a_destination_that_cannot_be_read_back_skips_only_the_tests_that_read(pytester: pytest.Pytester) -> None:
+    here = Path(__file__)
+    pytester.syspathinsert(here.parent)
+    pytester.makepyfile(
+        f"""
+        import pytest
+        from {here.stem} import TestThirdParty as Contract, SinkContract, installed
+
+        class TestUnread(Contract):
+            @pytest.fixture
+            def read_back(self):
+                pytest.skip("nobody can read it back")
+
+        del Contract, SinkContract
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:randomly", "-q", "-rsp")
+    output = result.stdout.str()
+    passed = set(re.findall(r"^PASSED \S+::TestUnread::(\S+)", output, re.MULTILINE))
+    assert {
+        "test_it_says_what_it_is",
+        "test_close_is_allowed_before_open",
+        "test_a_reason_never_quotes_the_row",
+    } <= passed
+    assert "test_a_batch_of_any_size_arrives[1]" not in passed
+    assert "nobody can read it back" in output
+    assert result.ret == 0
+
+
 @pytest.mark.guarantee("Secrets and row values")
 @pytest.mark.parametrize("model", [MemorySettings, SqliteSettings, Options])
 def test_the_text_of_an_error_in_settings_of_any_sink_shows_no_value(model: type[Settings]) -> None:
