@@ -19,6 +19,7 @@ from dbt_reverse_etl.values.encoding import texts
 
 LONGEST = 256 * 2**20  # characters of a body
 _LONGEST_TRIED = 16 * 2**20
+_BOUND = "longest body"  # with a space, so that no template can name it
 
 
 class BodyError(Exception):
@@ -65,16 +66,24 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return found
 
 
-def _json(value: object) -> str:
+def _json(context: Context, value: object) -> str:
     if isinstance(value, StrictUndefined):
         return str(value)  # raises, and names the variable
+    if isinstance(value, str):
+        # Before it is copied as JSON: orjson crashes where memory is short.
+        _refuse_longer(len(value), context[_BOUND])
     return value if isinstance(value, _Json) else orjson.dumps(value).decode()
 
 
 @pass_context
-def _finalized(_: Context, value: object) -> str:
+def _finalized(context: Context, value: object) -> str:
     """With a context, so that nothing is worked out while a template is compiled."""
-    return _json(value)
+    return _json(context, value)
+
+
+@pass_context
+def _tojson(context: Context, value: object) -> _Json:
+    return _Json(_json(context, value))
 
 
 _ENVIRONMENT = _Sandbox(
@@ -94,7 +103,7 @@ def _string(value: object) -> Any:
 
 
 _ENVIRONMENT.filters["string"] = _string
-_ENVIRONMENT.filters["tojson"] = lambda value: _Json(_json(value))
+_ENVIRONMENT.filters["tojson"] = _tojson
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ class BodyTemplate:
     def _written(self, rows: Sequence[Any], *, alone: bool, longest: int) -> bytes:
         names: dict[str, Any] = {"rows": rows} | ({"row": rows[0]} if alone else {})
         try:
-            parts = self.jinja.generate(names, object=self.object, key=list(self.key))
+            parts = self.jinja.generate(names, object=self.object, key=list(self.key), **{_BOUND: longest})
             text = "".join(_within(parts, longest)).encode()
         except UnsafeError:
             raise
@@ -157,9 +166,13 @@ def _within(parts: Iterator[str], longest: int) -> Iterator[str]:
     length = 0
     for part in parts:
         length += len(part)
-        if length > longest:
-            raise UnsafeError(f"body_template writes more than {longest} characters")
+        _refuse_longer(length, longest)
         yield part
+
+
+def _refuse_longer(length: int, longest: int) -> None:
+    if length > longest:
+        raise UnsafeError(f"body_template writes more than {longest} characters")
 
 
 def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:

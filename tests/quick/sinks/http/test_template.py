@@ -185,6 +185,17 @@ class TestTemplates:
         finally:
             tracemalloc.stop()
 
+    @pytest.mark.parametrize("after", ["", " | tojson"])
+    def test_a_text_that_is_too_long_is_refused_before_it_is_copied_as_json(self, after: str) -> None:
+        template = _compiled(f"{{{{ ('x' * 40000000){after} }}}}")
+        tracemalloc.start()
+        try:
+            with pytest.raises(UnsafeError, match="writes more than 16777216 characters"):
+                template.try_out([b'{"id": 1}'], alone=True, whole=True)
+            assert tracemalloc.get_traced_memory()[1] < 60_000_000
+        finally:
+            tracemalloc.stop()
+
     def test_a_mistake_in_a_file_for_batches_is_the_only_problem_that_is_named(
         self, tmp_path: Path, server: HttpServer
     ) -> None:
