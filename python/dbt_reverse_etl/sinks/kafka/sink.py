@@ -87,7 +87,7 @@ class KafkaSink(Sink):
         return (SNAPSHOT, CAPTURED_AT, BEFORE) if task.mode is Mode.CHANGELOG else (SNAPSHOT,)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse names that no topic can have, keys that are not mapped, and types without a JSON form."""
+        """Refuse names that no topic or record can have, keys that are not mapped, and options that do not fit."""
         problems = task_problems(task, self._settings)
         raise_if_any(problems)
 

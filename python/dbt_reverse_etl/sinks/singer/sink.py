@@ -66,7 +66,7 @@ class SingerSink(Sink):
         return Limits(rows=self._settings.batch_rows, bytes=32 * 2**20, concurrency=1)
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse what no target could be told: modes, types and names."""
+        """Refuse keys that are not mapped, deletes that no target would get, and names that targets use or fold."""
         problems = [*unmapped_key(task), *self._delete_problems(task), *_field_problems(task)]
         raise_if_any(problems)
 

@@ -75,7 +75,7 @@ class SqlSink(Sink):
         return self._dialect.limits
 
     def validate(self, task: SinkTask) -> None:
-        """Refuse names that the database does not take, keys that are not mapped, and types without an exact form."""
+        """Refuse names and decimals that the database does not take, and keys that are not mapped or not compared exactly."""
         problems = task_problems(task, self._dialect)
         raise_if_any(problems)
 
