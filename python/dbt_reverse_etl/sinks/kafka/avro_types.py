@@ -50,7 +50,7 @@ def _nullable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def unsupported(schema: pa.Schema) -> list[str]:
-    """Names of the fields that, or a field within, have no name in Avro."""
+    """Names of the fields that, or a field within, have no name or no form in Avro."""
     found = []
     for field in schema:
         try:
@@ -128,7 +128,9 @@ def _scalar(kind: pa.DataType) -> Any:
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     if pt.is_date(kind):
         return {"type": "int", "logicalType": "date"}
-    return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+    if pt.is_timestamp(kind):
+        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+    raise TypeError(f"type {kind} has no form in Avro")
 
 
 def to_avro(value: Any, kind: pa.DataType) -> Any:
