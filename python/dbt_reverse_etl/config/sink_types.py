@@ -50,8 +50,8 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
         problems.extend(error.problems)
         return None
     except Exception as error:  # a package of anyone may raise anything while it is imported
-        if isinstance(error, ModuleNotFoundError) and entry.dist and entry.dist.name == "dbt-reverse-etl":
-            next_step = f"pip install 'dbt-reverse-etl[{_EXTRAS.get(entry.name, entry.name)}]'"
+        if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(entry)):
+            next_step = f"pip install 'dbt-reverse-etl[{extra}]'"
             problems.append(Problem(where, f"no package {error.name}", "it installed", next_step))
             return None
         module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
@@ -72,6 +72,14 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
         problems.append(Problem(where, found, "a whole sink, see docs/sinks.md", "tell the authors of that package"))
         return None
     return loaded
+
+
+def _extra_of(entry: EntryPoint) -> str:
+    """The extra of ours that brings what a type needs; empty: there is none, as for `sqlite`."""
+    if entry.dist is None or entry.dist.name != "dbt-reverse-etl":
+        return ""
+    extra = _EXTRAS.get(entry.name, entry.name)
+    return extra if extra in (entry.dist.metadata.get_all("Provides-Extra") or []) else ""
 
 
 def _takes_complete(sink: type[Sink]) -> bool:

@@ -167,6 +167,17 @@ class TestSinks:
         assert "found no package driver" in problem
         assert f"pip install 'dbt-reverse-etl[{extra}]'" in problem
 
+    def test_no_extra_is_named_for_a_type_that_has_none(
+        self, write: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def load(_: Any) -> None:
+            raise ModuleNotFoundError(name="_sqlite3")
+
+        monkeypatch.setattr("importlib.metadata.EntryPoint.load", load)
+        (problem,) = refused(write({"prod": {"crm": {"type": "sqlite"}}}))
+        assert "whose import raises ModuleNotFoundError for _sqlite3; expected a sink that can be imported" in problem
+        assert "dbt-reverse-etl[" not in problem
+
     @pytest.mark.parametrize(
         ("without", "named"),
         [
