@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
+from inspect import getattr_static, signature
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, described
@@ -84,8 +84,9 @@ def _extra_of(entry: EntryPoint) -> str:
 
 def _takes_complete(sink: type[Sink]) -> bool:
     """Whether its `finish` can be called as a run ends: it would fail there each time, after all rows were sent."""
+    is_plain = not isinstance(getattr_static(sink, "finish"), classmethod | staticmethod)
     try:
-        signature(sink.finish).bind(None, "", complete=True)
+        signature(sink.finish).bind(*[None] * is_plain, "", complete=True)
     except TypeError:
         return False
     except ValueError:  # of a method in C that tells no arguments

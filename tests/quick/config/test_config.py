@@ -208,6 +208,26 @@ class TestSinks:
         (problem,) = refused(directory)
         assert "found acme_end:Shelf without `complete` among the arguments of finish; expected a whole sink" in problem
 
+    @pytest.mark.parametrize(
+        ("decorator", "arguments", "is_refused"),
+        [
+            ("staticmethod", "claim, *, complete", False),
+            ("classmethod", "cls, claim, *, complete", False),
+            ("staticmethod", "claim", True),
+            ("classmethod", "cls, claim", True),
+        ],
+    )
+    def test_a_sink_whose_finish_takes_no_instance_is_judged_by_its_other_arguments(
+        self, write: Callable[[Any], Path], install: Install, decorator: str, arguments: str, is_refused: bool
+    ) -> None:
+        finish = f"    @{decorator}\n    def finish({arguments}): pass\n"
+        install("acme_free", {"shelf": "acme_free:Shelf"}, acme_free=f"{PLUGIN}{finish}")
+        directory = write({"prod": {"crm": {"type": "shelf", "host": "h"}}})
+        if is_refused:
+            assert "without `complete` among the arguments of finish" in refused(directory)[0]
+        else:
+            assert loaded(directory)["crm"].type == "shelf"
+
     def test_a_sink_whose_finish_in_c_shows_no_arguments_is_taken(
         self, write: Callable[[Any], Path], install: Install
     ) -> None:
