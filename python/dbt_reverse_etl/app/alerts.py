@@ -25,7 +25,7 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.warehouse.overview import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
 
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
-_LOST = frozenset(lost.status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))
+_LOST = frozenset(lost.push_status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))
 _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
 
 

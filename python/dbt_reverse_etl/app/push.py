@@ -80,7 +80,7 @@ class Pusher(PushContext):
     def _stopped(self, resolved: ResolvedSync, overview: Overview, one: SyncPush | None, error: Exception) -> Report:
         status, code = Status.FAILED, ExitCode.FAILED
         if isinstance(error, ReverseEtlError):
-            status, code = error.status, error.exit_code
+            status, code = error.push_status, error.exit_code
         if status == Status.FAILED and self.interrupt.is_set():  # it may be a query that was cancelled
             return one.interrupted() if one else self.left(resolved, overview, begun=False)
         message = message_of(error, resolved.sync.name)

@@ -125,7 +125,7 @@ class OneSync:
         name, changelog = self._resolved.sync.name, self._resolved.sync.changelog
         lost, version = self._lost(head), newer_macros(head.package_version, changelog.relation_name) if head else None
         if lost or version:
-            return redact(f"{lost.status}: {lost}" if lost else f"other_version: {version}")
+            return redact(f"{lost.push_status}: {lost}" if lost else f"other_version: {version}")
         if head and not self.state.fence and (former := former_of(self._resolved, head.changelog, self._overview)):
             return redact(f"renamed: {renamed(self._resolved, former)}")
         if refusal := self._overview.refused(name, self.id):

@@ -169,7 +169,7 @@ class SyncPush(OneSync):
         return Report(self._resolved.sync.name, self.label, status, message=message, standing=here)
 
     def _lost_report(self, lost: PositionLost) -> Report:
-        return self.stopped(lost.status, lost.exit_code, redact(str(lost)))
+        return self.stopped(lost.push_status, lost.exit_code, redact(str(lost)))
 
     def stopped(self, status: str, code: ExitCode, message: str) -> Report:
         """Of a push that ended with an error: the ledger has what its run delivered before."""

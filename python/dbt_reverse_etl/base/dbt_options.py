@@ -56,14 +56,17 @@ def project_settings(folder: Path) -> Mapping[str, Any]:
     """What the dbt_project.yml of a folder says, Jinja as it is written.
 
     Raises:
-        ConfigurationError: there is none, or it is no mapping in YAML.
+        ConfigurationError: there is none, it cannot be read, or it is no mapping in YAML.
     """
     file = folder / "dbt_project.yml"
-    if not file.is_file():
-        raise no_project(folder)
     try:
+        if not file.is_file():
+            raise no_project(folder)
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, ValueError, RecursionError):
+    except OSError:
+        found, next_step = "a file that cannot be read", "let this user read it and the folders above it"
+        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step)) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
         read = None
     if not isinstance(read, Mapping):
         found, next_step = "no mapping in YAML", "correct it until `dbt debug` reads it"

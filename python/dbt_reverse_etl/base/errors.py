@@ -53,11 +53,11 @@ class ReverseEtlError(Exception):
     """A failure that a user can act on; it is shown without a traceback, and with lines that say more.
 
     Attributes:
-        status: of the push that it stops.
+        push_status: of the push that it stops; an error of a sink may have a `status` of HTTP.
     """
 
     exit_code = ExitCode.FAILED
-    status: ClassVar[str] = "failed"
+    push_status: ClassVar[str] = "failed"
 
     def __init__(self, *problems: Problem, more: Sequence[str] = ()) -> None:
         super().__init__("\n".join([*map(str, problems), *more]))
@@ -84,14 +84,14 @@ class GuardBlocked(ReverseEtlError):
     """A guard refused the push before the first send."""
 
     exit_code = ExitCode.BLOCKED
-    status = "blocked"
+    push_status = "blocked"
 
 
 class SyncBusy(ReverseEtlError):
     """Another run holds the sync."""
 
     exit_code = ExitCode.BUSY
-    status = "busy"
+    push_status = "busy"
 
 
 class PositionLost(ReverseEtlError):
@@ -112,26 +112,26 @@ class PositionLost(ReverseEtlError):
 class OtherChangelog(PositionLost):
     """The sync's position belongs to a changelog that is gone."""
 
-    status = "other_changelog"
+    push_status = "other_changelog"
 
 
 class RestoredChangelog(PositionLost):
     """The changelog was taken back behind what was delivered."""
 
-    status = "restored_changelog"
+    push_status = "restored_changelog"
 
 
 class OtherLedger(PositionLost):
     """Another ledger holds the positions of the sync, or this one was taken back."""
 
-    status = "other_ledger"
+    push_status = "other_ledger"
 
 
 class Renamed(ReverseEtlError):
     """The sync's position stands under a name that it had before."""
 
     exit_code = ExitCode.OTHER_CHANGELOG
-    status = "renamed"
+    push_status = "renamed"
 
 
 def unexpected(error: BaseException, where: str) -> Problem:

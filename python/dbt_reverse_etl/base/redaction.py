@@ -36,9 +36,10 @@ _CREDENTIAL_TEXT = (
 _IN_HEADER = re.compile(r"\b(bearer|basic|token)\s+[^\s{]", re.IGNORECASE)
 # `Token count`, `token in('a','b')`, a URL and `Token firstName,Last` are no secrets in a constant: a secret has a digit or
 # mixed case, or is long.
-_WORD = r"\s+(?![\"'(]{0,2}(?:[a-z_]{1,11}\(|\w+://))[\"'(]{0,2}(?=[^\s{]{12})"
+_WORD = r"\s+(?![\"'(]{0,2}\w+://)[\"'(]{0,2}(?=[^\s{]{12})"
+_COLUMN = r"token(?!\s+[\"'(]{0,2}[a-z_]{1,11}\()"  # a column may be called so, but hardly `bearer` or `basic`
 _IN_TEXT = re.compile(
-    rf"\b(bearer|token){_WORD}"
+    rf"\b(bearer|{_COLUMN}){_WORD}"
     r"([^\s{\d]*\d|(?=[\w.~+/=-]{12})(?!(?-i:[a-z]{3,}([A-Z][a-z]{2,})+,))[\w.~+/=-]*(?-i:[a-z][A-Z])|[\w.~+/=-]{20})",
     re.IGNORECASE,
 )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
+from inspect import getattr_static, signature
 
 from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, described
@@ -50,8 +50,8 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
         problems.extend(error.problems)
         return None
     except Exception as error:  # a package of anyone may raise anything while it is imported
-        if isinstance(error, ModuleNotFoundError) and entry.dist and entry.dist.name == "dbt-reverse-etl":
-            next_step = f"pip install 'dbt-reverse-etl[{_EXTRAS.get(entry.name, entry.name)}]'"
+        if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(entry)):
+            next_step = f"pip install 'dbt-reverse-etl[{extra}]'"
             problems.append(Problem(where, f"no package {error.name}", "it installed", next_step))
             return None
         module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
@@ -74,10 +74,19 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
     return loaded
 
 
+def _extra_of(entry: EntryPoint) -> str:
+    """The extra of ours that brings what a type needs; empty: there is none, as for `sqlite`."""
+    if entry.dist is None or entry.dist.name != "dbt-reverse-etl":
+        return ""
+    extra = _EXTRAS.get(entry.name, entry.name)
+    return extra if extra in (entry.dist.metadata.get_all("Provides-Extra") or []) else ""
+
+
 def _takes_complete(sink: type[Sink]) -> bool:
     """Whether its `finish` can be called as a run ends: it would fail there each time, after all rows were sent."""
+    is_plain = not isinstance(getattr_static(sink, "finish"), classmethod | staticmethod)
     try:
-        signature(sink.finish).bind(None, "", complete=True)
+        signature(sink.finish).bind(*[None] * is_plain, "", complete=True)
     except TypeError:
         return False
     except ValueError:  # of a method in C that tells no arguments

@@ -83,6 +83,8 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str,
             return Problem(where, "a former name", f"its name of now, {renamed}", f"rename it to `{renamed}`")
         expected = f"one of {', '.join(allowed)}" if allowed else "no key here"
         return Problem(where, "an unknown key", expected, f"{closest(path[-1], allowed)}Correct its name or remove it")
+    if kind == "string_type" and detail["loc"][-1] == "[key]":
+        return _odd_key(where, detail["input"])
     said = _said(detail, given, place)
     if parts := _PARTS.fullmatch(said):
         return Problem(where, *parts.groups())
@@ -102,6 +104,8 @@ def _said(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str
     """The message of a validator: what was expected, or three parts."""
     if detail["type"] == "union_tag_invalid":
         return f"one of {detail['ctx']['expected_tags']}"
+    if detail["type"] == "invalid-json-value":  # YAML reads 2024-01-31 as a date
+        return f"found {described(detail['input'])}; expected a value that JSON has; next: put it into quotes"
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     message = message.removeprefix("input was not ")
     for path, text in text_leaves(given):
@@ -194,6 +198,10 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield from _parts(argument)
 
 
+def _odd_key(where: str, key: object) -> Problem:
+    return Problem(where, f"{described(key)} as a key", "a text", "put the key into quotes")
+
+
 def mapping_of(value: object, where: str, expected: str, problems: list[Problem]) -> Mapping[str, Any] | None:
     """The value if it is a mapping whose keys are texts; otherwise None, and a problem."""
     if not isinstance(value, Mapping):
@@ -201,7 +209,5 @@ def mapping_of(value: object, where: str, expected: str, problems: list[Problem]
         return None
     for key in value:
         if not isinstance(key, str):
-            problems.append(
-                Problem(f"{where}.{key}", f"{described(key)} as a key", "a text", "put the key into quotes")
-            )
+            problems.append(_odd_key(f"{where}.{key}", key))
     return value if all(isinstance(key, str) for key in value) else None

@@ -10,7 +10,7 @@ from dbt_reverse_etl.delivery.gate import jitter
 from dbt_reverse_etl.serve.cloud import MOST_PAGES, PAGE, Cloud, CloudError, FinishedRun, ends
 from dbt_reverse_etl.serve.metrics import Metrics
 from dbt_reverse_etl.serve.pace import API, Pace
-from dbt_reverse_etl.serve.position import PositionFile
+from dbt_reverse_etl.serve.position import PositionFile, State
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Surroundings
 
@@ -106,20 +106,22 @@ class Looks:
         self._around.say(f"job {job_id}: {error.reason}", "warn")
 
     def _seek(self, job_id: int, listed: Set[int]) -> None:
-        """Set the time of the next look: soon, while a run that a webhook named is not listed.
+        """Set the time of the next look: soon, while a run that a webhook named is not listed, or not with the time of its end.
 
         One that is listed, and is not in the position, is settled.
         """
         heard = self._heard[job_id]
         for run_id, looks in [*heard.items()]:
-            if run_id in self._position.value.runs or run_id in listed:
+            run = self._position.value.runs.get(run_id)
+            if run_id in listed if run is None else run.state is not State.UNTIMED:
                 del heard[run_id]
             elif looks == 1:
                 del heard[run_id]
-                self._around.say(
-                    f"run {run_id}: a webhook named it, and dbt Cloud does not list it among the newest runs of the job",
-                    "warn",
-                )
+                if run is None:
+                    self._around.say(
+                        f"run {run_id}: a webhook named it, and dbt Cloud does not list it among the newest runs of the job",
+                        "warn",
+                    )
             else:
                 heard[run_id] = looks - 1
         looked = _LOOKS - max([*heard.values()], default=0)

@@ -17,9 +17,9 @@ M = TypeVar("M", Counter, Gauge, Summary)
 
 
 def counts(position: Position, jobs: Sequence[int]) -> dict[str, int]:
-    """How many runs of these jobs wait, and how many failed or were overtaken, with syncs that no later run has pushed."""
+    """How many runs of these jobs wait, how many for the time of their end, and how many failed or were overtaken, with syncs that no later run has pushed."""
     states = [run.state for run in position.runs.values() if run.job_id in jobs]
-    return {state.value: states.count(state) for state in (State.WAITING, *UNSETTLED)}
+    return {state.value: states.count(state) for state in (State.WAITING, State.UNTIMED, *UNSETTLED)}
 
 
 class Metrics(Collector):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, field_validator
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import Problem, raise_if_any
 from dbt_reverse_etl.config.destinations import hides_of, register_values
 from dbt_reverse_etl.config.profiles import read_serve
 from dbt_reverse_etl.config.rendering import render
@@ -142,9 +142,8 @@ def load_settings(
     problems.extend(rendered.problems)
     settings = validate(ServeSettings, rendered.value, Place(place.file, place.keys, hides), problems)
     problems.extend(_unknown_targets(rendered.value.get("jobs"), targets, place))
-    if settings is None or problems:
-        raise ConfigurationError(*dict.fromkeys(problems))
-    return settings
+    raise_if_any(problems)
+    return cast("ServeSettings", settings)  # None only with a problem
 
 
 def _unknown_targets(jobs: object, targets: frozenset[str], place: Place) -> list[Problem]:

@@ -18,7 +18,7 @@ from dbt_reverse_etl.base.errors import ExitCode, unexpected, worst
 from dbt_reverse_etl.serve.artifacts import Artifacts, ledger_of, syncs_of
 from dbt_reverse_etl.serve.cloud import Cloud, CloudError
 from dbt_reverse_etl.serve.looks import Looks
-from dbt_reverse_etl.serve.metrics import Metrics
+from dbt_reverse_etl.serve.metrics import Metrics, counts
 from dbt_reverse_etl.serve.pace import API, Pace
 from dbt_reverse_etl.serve.position import LONGEST, PositionFile, Run, State, Trouble
 from dbt_reverse_etl.serve.pushing import NOT_STARTED, PushProcess
@@ -87,7 +87,8 @@ class Worker:
         except Exception as error:  # of the disk, which may be full for a while
             self.broken, self._breaks = type(error).__name__, self._breaks + 1
             self._say(str(unexpected(error, "serve")), "error")
-        if self.broken or not self.looks.is_settled or self._waiting():
+        open_runs = counts(self.position.value, [*self.targets])
+        if self.broken or not self.looks.is_settled or open_runs[State.WAITING] or open_runs[State.UNTIMED]:
             self.worst = worst((self.worst, ExitCode.FAILED))
         states = [run.state for run in self.position.value.runs.values() if run.run_id in self._overtaken]
         if State.OVERTAKEN in states:  # else a later run of this turn was pushed

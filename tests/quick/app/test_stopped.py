@@ -16,7 +16,7 @@ from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import ExitCode, GuardBlocked, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import DestinationError, ExitCode, GuardBlocked, Problem, ReverseEtlError
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, RunFinished, RunStarted
@@ -117,6 +117,20 @@ def test_a_push_that_fails_in_the_middle_says_what_it_had_delivered_as_the_ledge
     assert (report.status, report.counts, report.planned) == (Status.FAILED, SOME, SOME.planned)
     assert (report.position, report.head, report.standing.undelivered) == (4, 5, 5)
     assert "[ERROR failed, +4 ~0 -0 delivered in" in console.line(1, 1, report)
+
+
+class Refused(DestinationError):
+    """As a sink of another package may write it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(Problem("a", "an answer", "another", "wait"))
+        self.status = status
+
+
+def test_the_http_status_of_an_error_of_a_sink_is_not_the_status_of_the_push() -> None:
+    report = report_of(PLAIN, refused(Refused(503)))
+    assert (report.status, report.exit_code) == (Status.FAILED, ExitCode.FAILED)
+    assert "503" not in report.standing.reason
 
 
 def test_a_push_that_fails_before_its_run_begins_does_not_claim_the_rows_of_the_run_before() -> None:

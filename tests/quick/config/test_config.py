@@ -167,6 +167,17 @@ class TestSinks:
         assert "found no package driver" in problem
         assert f"pip install 'dbt-reverse-etl[{extra}]'" in problem
 
+    def test_no_extra_is_named_for_a_type_that_has_none(
+        self, write: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def load(_: Any) -> None:
+            raise ModuleNotFoundError(name="_sqlite3")
+
+        monkeypatch.setattr("importlib.metadata.EntryPoint.load", load)
+        (problem,) = refused(write({"prod": {"crm": {"type": "sqlite"}}}))
+        assert "whose import raises ModuleNotFoundError for _sqlite3; expected a sink that can be imported" in problem
+        assert "dbt-reverse-etl[" not in problem
+
     @pytest.mark.parametrize(
         ("without", "named"),
         [
@@ -196,6 +207,26 @@ class TestSinks:
             return
         (problem,) = refused(directory)
         assert "found acme_end:Shelf without `complete` among the arguments of finish; expected a whole sink" in problem
+
+    @pytest.mark.parametrize(
+        ("decorator", "arguments", "is_refused"),
+        [
+            ("staticmethod", "claim, *, complete", False),
+            ("classmethod", "cls, claim, *, complete", False),
+            ("staticmethod", "claim", True),
+            ("classmethod", "cls, claim", True),
+        ],
+    )
+    def test_a_sink_whose_finish_takes_no_instance_is_judged_by_its_other_arguments(
+        self, write: Callable[[Any], Path], install: Install, decorator: str, arguments: str, is_refused: bool
+    ) -> None:
+        finish = f"    @{decorator}\n    def finish({arguments}): pass\n"
+        install("acme_free", {"shelf": "acme_free:Shelf"}, acme_free=f"{PLUGIN}{finish}")
+        directory = write({"prod": {"crm": {"type": "shelf", "host": "h"}}})
+        if is_refused:
+            assert "without `complete` among the arguments of finish" in refused(directory)[0]
+        else:
+            assert loaded(directory)["crm"].type == "shelf"
 
     def test_a_sink_whose_finish_in_c_shows_no_arguments_is_taken(
         self, write: Callable[[Any], Path], install: Install

@@ -119,7 +119,7 @@ class TestARunThatALaterOneHasOvertaken:
             assert state(worker, run_id) == "overtaken"
         assert worker.worst == 6
         assert worker.position.value.done_at == {}
-        assert counts(worker.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 2}
+        assert counts(worker.position.value, [JOB]) == {"waiting": 0, "untimed": 0, "failed": 0, "overtaken": 2}
         assert float(sample(worker, "oldest_open_run_seconds")) > 0
         assert desk.said("run 2: overtaken, a later run had captured more") == ["warn"]
         again = desk.worker()
@@ -128,7 +128,7 @@ class TestARunThatALaterOneHasOvertaken:
         assert desk.kept() == [], "nobody can push these results any more"
         desk.api.add_run(3)
         desk.later(again)
-        assert counts(again.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 0}
+        assert counts(again.position.value, [JOB]) == {"waiting": 0, "untimed": 0, "failed": 0, "overtaken": 0}
         assert again.position.value.done_at.keys() == {JOB}
         assert float(sample(again, "oldest_open_run_seconds")) == 0
 
@@ -277,7 +277,7 @@ class TestARunThatFailed:
         )
         for _ in range(2):
             desk.later(worker)
-        assert counts(worker.position.value, [JOB]) == {"waiting": 0, "failed": 0, "overtaken": 0}
+        assert counts(worker.position.value, [JOB]) == {"waiting": 0, "untimed": 0, "failed": 0, "overtaken": 0}
         assert desk.said("run 1 of job 345: found failed for 30 days; expected a later push of its syncs.") == ["warn"]
         assert len(desk.pushed) == 1
         assert desk.kept() == []
@@ -611,20 +611,47 @@ class TestARunWithoutTheTimeOfItsEnd:
         assert 1 not in worker.position.value.runs, "it is no longer waited for"
 
     @pytest.mark.guarantee("dbt Cloud")
-    def test_is_looked_for_as_usual_if_a_webhook_names_it(self, desk: Desk) -> None:
-        desk.patience = Patience()
+    def test_is_pushed_soon_after_it_has_one_if_a_webhook_named_it(self, desk: Desk) -> None:
+        at = self._named_by_a_webhook(desk)
         worker = desk.worker()
-        desk.api.add_run(1)
-        worker.turn()
-        desk.api.add_run(2)
-        desk.api.runs[2]["finished_at"] = None
         worker.hear(JOB, 2)
-        for _ in range(8):
+        worker.turn()
+        desk.api.runs[2]["finished_at"] = at
+        desk.now += 10
+        worker.turn()
+        assert state(worker, 2) == "done"
+        assert worker.looks.is_settled
+
+    def test_is_looked_for_a_few_times_and_then_as_usual_if_a_webhook_named_it(self, desk: Desk) -> None:
+        self._named_by_a_webhook(desk)
+        worker = desk.worker()
+        worker.hear(JOB, 2)
+        for _ in range(9):
             worker.turn()
-            desk.now += 20
-        assert len(desk.api.asked("order_by")) == 2
+            desk.now += 100
+        assert len(desk.api.asked("order_by")) == 7, "at the start, five times, and the usual one"
         assert worker.looks.is_settled
         assert desk.said("a webhook named it") == []
+
+    @staticmethod
+    def _named_by_a_webhook(desk: Desk) -> str:
+        """Its time is still to come; an earlier run is pushed."""
+        desk.patience = Patience()
+        desk.api.add_run(1)
+        desk.worker().turn()
+        desk.api.add_run(2)
+        at, desk.api.runs[2]["finished_at"] = desk.api.runs[2]["finished_at"], None
+        return str(at)
+
+    def test_is_counted_and_is_no_success_of_poll_once(self, desk: Desk) -> None:
+        worker = desk.worker()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id)
+        desk.api.runs[2]["finished_at"] = None
+        worker.turn()
+        assert counts(worker.position.value, [JOB])["untimed"] == 1
+        assert 'dbt_reverse_etl_runs{state="untimed"} 1.0' in worker.metrics.page().decode()
+        assert worker.worst == 1
 
     def test_ends_no_page(self, desk: Desk) -> None:
         worker = desk.worker()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.wide.files import folder_of, write
 from tests.support.wide.chains import CHANGELOGS, PLAIN, generated
 from tests.support.wide.declarations import COUNTRY, CUSTOMERS, REGION
@@ -34,6 +35,23 @@ def test_a_project_file_that_is_no_mapping_in_yaml_is_refused_in_three_parts(tmp
     (tmp_path / "dbt_project.yml").write_bytes(text)
     with pytest.raises(ConfigurationError, match=r"dbt_project\.yml: found no mapping in YAML"):
         folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])
+
+
+@pytest.mark.parametrize("method", ["is_file", "read_text"])
+def test_a_project_file_that_this_user_may_not_read_is_named_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "dbt_project.yml").write_text("name: shop\nprofile: shop")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, method, refuse)
+        with pytest.raises(ConfigurationError) as caught:
+            folder_of(tmp_path, {"metadata": {"project_name": "shop"}, "nodes": {}}, [])
+        profile = DbtProject(folder=tmp_path).own_profile
+    assert "dbt_project.yml: found a file that cannot be read; expected a dbt project." in str(caught.value)
+    assert profile == ""
 
 
 @pytest.mark.parametrize("paths", ["models", "{a: b}", "[1]"])

@@ -44,14 +44,14 @@ def test_metrics_and_health_are_what_prometheus_reads_and_count_what_happened(wo
         world.api.add_run(1)
         post(url, event(1))
         world.wait(1, "failed")
-        health = {"status": "ok", "dbt_cloud": "ok", "runs": {"waiting": 0, "failed": 1, "overtaken": 0}}
+        health = {"status": "ok", "dbt_cloud": "ok", "runs": {"waiting": 0, "untimed": 0, "failed": 1, "overtaken": 0}}
         wait_for(lambda: fetch(f"{url}/healthz") == (200, health), "health says something else")
         assert metrics(url)["dbt_reverse_etl_runs", "failed"] == 1
         world.api.add_run(2)
         post(url, event(2))
         world.wait(2)
         post(url, event(2), "wrong")
-        health["runs"] = {"waiting": 0, "failed": 0, "overtaken": 0}
+        health["runs"] = {"waiting": 0, "untimed": 0, "failed": 0, "overtaken": 0}
         wait_for(lambda: fetch(f"{url}/healthz") == (200, health), "health says something else")
         samples = metrics(url)
     assert samples["dbt_reverse_etl_webhooks_total", "accepted"] == 2

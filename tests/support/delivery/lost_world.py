@@ -220,7 +220,7 @@ class LostWorld:
             self.sink.claimed |= self.changelog.images[-1].keys()
             return
         except PositionLost as lost:
-            self.seen.add(lost.status)
+            self.seen.add(lost.push_status)
             self._operator(lost)
             return
         if result.status in (Status.SUCCEEDED, Status.IDLE) and not result.left:
@@ -242,12 +242,12 @@ class LostWorld:
             try:
                 run(self._job(), self._ports(), POLICY)
             except PositionLost as again:
-                if again.status != lost.status:
-                    self.problems.append(f"{lost.status}, then {again.status}")
+                if again.push_status != lost.push_status:
+                    self.problems.append(f"{lost.push_status}, then {again.push_status}")
             else:
-                self.problems.append(f"{lost.status} passes on the run after")
+                self.problems.append(f"{lost.push_status} passes on the run after")
             if before != self.sink.destination.rows:
-                self.problems.append(f"{lost.status} has sent something")
+                self.problems.append(f"{lost.push_status} has sent something")
             return
         if isinstance(lost, RestoredChangelog) and self.changelog.before is not None and self._rnd.random() < 0.7:
             self.changelog = self.changelog.before
