@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.dbt.macros import CompilationError, Macros
 
 Answers = Callable[[str], Sequence[Mapping[str, Any]]]
 PROBE = "typeof(cast(null as timestamp)), length('\\u0041')"
+WRITTEN = "set `spark.sql.parquet.outputTimestampType`"
 OTHER = [
     ("timestamp_ntz", 1, "INT96", "timestampType: TIMESTAMP_NTZ"),
     ("timestamp", 6, "INT96", "escapedStringLiterals: true"),
@@ -21,10 +24,9 @@ OTHER = [
 
 def session(time: str, length: int, written: str, **header: str) -> Answers:
     """What a session answers to the questions of a capture."""
-    settings = [("spark.sql.ansi.enabled", "false"), ("spark.sql.parquet.outputTimestampType", written)]
-    rows = [{"key": key, "value": value} for key, value in settings]
+    rows = [{"key": "spark.sql.parquet.outputTimestampType", "value": written}]
     asked = {**header, "time": time, "length": str(length), "session": "UTC"}
-    return lambda sql: rows if sql == "set" else [asked]
+    return lambda sql: rows if sql == WRITTEN else [asked]
 
 
 @pytest.mark.guarantee("Capture")
@@ -57,7 +59,14 @@ def test_a_warehouse_of_databricks_is_asked_for_no_settings_because_it_has_none_
     answers = session("timestamp", 1, "TIMESTAMP_MILLIS", header="{}")
     macros = Macros(answers, target=SimpleNamespace(type="databricks"))
     assert macros._header("log", 7)["session"] == "UTC"
-    assert "set" not in macros.run
+    assert WRITTEN not in macros.run
+
+
+def test_no_statement_reads_on_to_its_end_because_dbt_may_append_a_comment() -> None:
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "macros").glob("*/*.sql")]
+    found = [statement for text in texts for statement in re.findall(r"""run_query\(['"]((?:re)?set\b[^)]*)""", text)]
+    assert len(found) == 4
+    assert [statement for statement in found if not re.match("(re)?set `", statement)] == []
 
 
 def test_no_text_of_ours_is_in_double_quotes_because_a_session_may_take_it_for_a_name() -> None:
