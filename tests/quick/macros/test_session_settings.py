@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jinja2 import Environment
 
 from tests.support import ROOT
 from tests.support.dbt.macros import CompilationError, Macros
@@ -70,10 +72,27 @@ def test_no_statement_reads_on_to_its_end_because_dbt_may_append_a_comment() -> 
 
 
 def test_no_text_of_ours_is_in_double_quotes_because_a_session_may_take_it_for_a_name() -> None:
+    lexer, others = Environment(extensions=["jinja2.ext.do"]), set()
+    for file in (*(ROOT / "macros").glob("*/*.sql"), *(ROOT / "models").glob("*.sql")):
+        tokens = [(kind, value) for _, kind, value in lexer.lex(file.read_text(encoding="utf-8"))]
+        sql = "".join(value for kind, value in tokens if kind == "data")
+        assert '"' not in re.sub(r"'[^'\n]*'", "", sql), file
+        others |= {value[1:-1] for kind, value in tokens if kind == "string" and '"' in value[1:-1]}
+    patterns = {text for text in others if re.search(r"[\[\\]", text)}
+    assert others - patterns == {'"', '"Append"', ': "(select ...)"}}`'}, "of Postgres, of JSON, of YAML"
+    for file in (ROOT / "python" / "dbt_reverse_etl").glob("*/*.py"):
+        found = (
+            ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.parent.name in ("app", "warehouse") else ()
+        )
+        texts = [node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert not [text for text in texts if '"' in text and re.search(r"\b(select|from|where)\b", text)], file
+
+
+def test_no_text_of_a_timestamp_depends_on_what_a_session_takes_a_backslash_for() -> None:
     shown = Macros()._json("struct(at)")
     assert shown.split("(", 1)[0].strip() == "to_json"
-    assert '"' not in shown
-    assert r"'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX'" in shown
+    assert "'timestampFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSSXXX')" in shown
+    assert "'timestampNTZFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS'))" in shown
 
 
 def test_a_header_is_read_without_its_nulls_whatever_the_session_does_with_them() -> None:
