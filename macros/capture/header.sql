@@ -80,10 +80,10 @@
 
 {# The setting under which a table keeps no microseconds, and a hash or a key is another one than that of what it keeps; empty: another value. No expression shows it. #}
 {% macro _cut_times() %}
-    {%- for row in (run_query('set').rows if target.type == 'spark' else []) -%}
-        {%- if row[0] == 'spark.sql.parquet.outputTimestampType' and row[1] | upper == 'TIMESTAMP_MILLIS' -%}{{ return(row[0] ~ ': TIMESTAMP_MILLIS') }}{%- endif -%}
-    {%- endfor -%}
-    {{ return('') }}
+    {%- set name = 'spark.sql.parquet.outputTimestampType' -%}
+    {#- In quotes: dbt may append a comment to each statement. -#}
+    {%- set written = run_query('set `' ~ name ~ '`').rows[0][1] if target.type == 'spark' else '' -%}
+    {{ return(name ~ ': TIMESTAMP_MILLIS' if written | upper == 'TIMESTAMP_MILLIS' else '') }}
 {% endmacro %}
 
 

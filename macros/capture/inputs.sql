@@ -70,9 +70,9 @@
 {% macro _plan_of(query) %}
     {%- set found = namespace(plan=run_query('explain extended ' ~ query).rows[0][0]) -%}
     {%- for _ in range(5) if reverse_etl._is_cut(found.plan) -%}
-        {%- do run_query('set spark.sql.debug.maxToStringFields = 100000') -%}
+        {%- do run_query('set `spark.sql.debug.maxToStringFields` = `100000`') -%}
         {%- set found.plan = run_query('explain extended ' ~ query).rows[0][0] -%}
-        {%- do run_query('reset spark.sql.debug.maxToStringFields') -%}
+        {%- do run_query('reset `spark.sql.debug.maxToStringFields`') -%}
     {%- endfor -%}
     {{ return(found.plan) }}
 {% endmacro %}
@@ -85,7 +85,8 @@
 {# What else decides the value of an expression. None: Delta may read a version that is not the newest. #}
 {% macro _session_settings() %}
     {%- set known = run_query('select current_timezone(), version()').rows[0].values() | list -%}
-    {%- for row in run_query('set').rows -%}
+    {#- A bare SET takes no comment behind it, and dbt may append one. -#}
+    {%- for row in run_query("execute immediate 'set'").rows -%}
         {%- if row[0] == 'spark.databricks.delta.stalenessLimit' -%}{{ return(none) }}{%- endif -%}
         {%- if row[0].startswith('spark.sql.') -%}{%- do known.append(row[0] ~ ' ' ~ row[1]) -%}{%- endif -%}
     {%- endfor -%}

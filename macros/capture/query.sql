@@ -1,5 +1,5 @@
 {# The model query behind a name: its columns are known before it runs, and it runs once. #}
-{% macro _model_query(capture_uuid, settings) %}
+{% macro _model_query(capture_uuid, settings, head=none) %}
     {%- if config.get('contract').enforced -%}
         {%- set checked = get_assert_columns_equivalent(model.compiled_code) -%}
     {%- endif -%}
@@ -16,7 +16,7 @@
         {%- if column.name not in settings.only_captured -%}{%- do columns.append(column) -%}{%- endif -%}
     {%- endfor -%}
     {%- set query = {'name': relation, 'sql': model.compiled_code, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
-    {%- set problems = reverse_etl._variables_in(types) + reverse_etl._misspelt_options(types, settings.capture) + reverse_etl._model_column_problems(columns, settings) -%}
+    {%- set problems = reverse_etl._variables_in(types) + reverse_etl._misspelt_options(types, settings.capture, head) + reverse_etl._model_column_problems(columns, settings) -%}
     {%- if problems -%}
         {%- do reverse_etl._drop_model_query(query) -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured.\n  ' ~ problems | unique | join('\n  ')) }}
@@ -64,14 +64,18 @@
 {% endmacro %}
 
 
-{# Columns that the changelog leaves out by their names: Spark finds one in another case, too, and it would stay. #}
-{% macro _misspelt_options(types, capture) %}
+{#
+  A column that the changelog leaves out by its name: Spark finds it in another case, too, and it would stay. Where the changelog has that of `deleted`
+  already, it does stay: it is true in no row. An option of a project's own strategy may mean something else.
+#}
+{% macro _misspelt_options(types, capture, head=none) %}
     {%- set problems = [] -%}
-    {%- for option in ['deleted', 'operation'] -%}
-        {%- set found = capture.get(option) -%}
-        {%- for name in types if found and found not in types and name | lower == found | lower -%}
-            {%- do problems.append('meta.reverse_etl.capture.' ~ option ~ ": found '" ~ found ~ "'; expected '" ~ name ~ "', as the model spells it; correct the option (case counts)") -%}
-        {%- endfor -%}
+    {%- set option = {'timestamp': 'deleted', 'feed': 'operation'}.get(capture.get('strategy')) -%}
+    {%- set found = capture.get(option) -%}
+    {%- set kept = (head.columns if head is not none else []) | map(attribute='name') | list -%}
+    {%- for name in types if found is string and found not in types and name | lower == found | lower and not (option == 'deleted' and name in kept) -%}
+        {%- do problems.append('meta.reverse_etl.capture.' ~ option ~ ": found '" ~ found ~ "'; expected '" ~ name ~ "', as the model spells it; correct the option (case counts)"
+            ~ (', and, because the changelog has the column already, set meta.reverse_etl.on_column_change: sync_all_columns for one run, in which its rows become updates' if name in kept)) -%}
     {%- endfor -%}
     {{ return(problems) }}
 {% endmacro %}

@@ -29,7 +29,7 @@
         {{ return(true) }}
     {%- endif -%}
     {#- Spark 4.0 has them switched off. -#}
-    {%- if target.type != 'databricks' -%}{%- do run_query('set spark.sql.scripting.enabled = true') -%}{%- endif -%}
+    {%- if target.type != 'databricks' -%}{%- do run_query('set `spark.sql.scripting.enabled` = `true`') -%}{%- endif -%}
     {{ return(run_query('begin declare exit handler for sqlexception begin select 0; end; ' ~ create ~ '; select 1; end').rows[0][0] | int == 1) }}
 {% endmacro %}
 

@@ -14,9 +14,10 @@
     to_json({{ expression }}, {{ reverse_etl._json_options() }})
 {%- endmacro %}
 
-{#- In single quotes: a session may take what is in double ones for a name. #}
+{#- A session may take what is in double quotes for a name, and a backslash in a text for itself. #}
 {% macro _json_options() -%}
-    map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', 'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX', 'timestampNTZFormat', 'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSS')
+    {%- set format = "concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS" -%}
+    map('ignoreNullFields', 'false', 'timeZone', 'UTC', 'timestampFormat', {{ format }}XXX'), 'timestampNTZFormat', {{ format }}'))
 {%- endmacro %}
 
 {# The form of a column that xxhash64 tells apart: it refuses maps and does not see where a nested array ends. #}

@@ -14,7 +14,7 @@
     {%- set head = reverse_etl._before_the_labels(reverse_etl._head(target)) if existing else none -%}
     {%- do settings.update({'session': reverse_etl._check_first_session(target) if head is none else head.session}) -%}
     {%- if not head.frozen -%}{%- do reverse_etl._check_read_after(head) -%}{%- endif -%}
-    {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings) -%}
+    {%- set query = none if head.frozen else reverse_etl._model_query(capture_uuid, settings, head) -%}
     {%- if query is not none -%}{%- do reverse_etl._tell_columns(query.columns) -%}{%- endif -%}
     {%- if not existing -%}
         {%- if reverse_etl._own_block(config).get('publish') -%}{%- do reverse_etl._finish_reset(graph.nodes[model.unique_id]) -%}{%- endif -%}

@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 _EXPLICIT = "delta.identity.allowExplicitInsert"
+_TAKEN_OVER = (
+    "spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.sql.parquet.outputTimestampType"
+)  # fmt: skip
 # No table, or another thing than a Delta table. Any other error may be an outage, after which the table is there.
 _ABSENT = (
     "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE",
@@ -25,9 +28,9 @@ def session() -> SparkSession:
 
 
 def sized_as(known: SparkSession) -> SparkSession:
-    """A new session, sized as the known one: by itself it has only the settings with which Spark was started."""
+    """A new session, sized as the known one and with its times: by itself it has only the settings with which Spark was started."""
     made, unset = known.newSession(), "<undefined>"
-    for name in ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"):
+    for name in _TAKEN_OVER:
         value = str(known.conf.get(name, unset))
         if value not in (unset, made.conf.get(name, unset)):
             made.conf.set(name, value)

@@ -24,6 +24,7 @@ _OF_A_SESSION = {
 }
 _OF_A_START = {"spark.sql.codegen.cache.maxEntries": "1000"}
 LOCAL = _OF_A_SESSION | _OF_A_START
+_WRITTEN = "spark.sql.parquet.outputTimestampType"
 
 
 @apart
@@ -45,6 +46,9 @@ def connect(parameters: Mapping[str, str]) -> SparkSession:
         for name, value in _OF_A_SESSION.items():
             if _is_unset(spark, name):
                 spark.conf.set(name, value)
+    # What a push or reconcile writes would lose microseconds. A session of dbt is the user's: its captures refuse the setting.
+    if is_first and not is_remote() and str(spark.conf.get(_WRITTEN)).upper() == "TIMESTAMP_MILLIS":
+        spark.conf.set(_WRITTEN, "TIMESTAMP_MICROS")
     return spark
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -89,7 +91,9 @@ def test_a_name_in_which_spark_finds_no_variable_is_taken() -> None:
     assert Macros()._variables_in(["$c", "price (${usd)", "${}", "${a b}", "{a}"]) == []
 
 
-def captured_columns(names: list[str], only_captured: list[str], **capture: str) -> list[str]:
+def captured_columns(
+    names: list[str], only_captured: list[str], head: Mapping[str, Any] | None = None, **capture: Any
+) -> list[str]:
     """The columns of a changelog whose model has these."""
     rows = [{"name": name, "type": "string"} for name in names]
     macros = Macros(
@@ -99,10 +103,11 @@ def captured_columns(names: list[str], only_captured: list[str], **capture: str)
         model=SimpleNamespace(compiled_code="select 1", name="log"),
     )
     macros._macros.update(_is_partial=lambda: False)
+    kept = None if head is None else SimpleNamespace(**head)
     settings = SimpleNamespace(
         **{**vars(SETTINGS), "capture": {**SETTINGS.capture, **capture}}, only_captured=only_captured
     )
-    return [column["name"] for column in macros._model_query("uuid", settings)["columns"]]
+    return [column["name"] for column in macros._model_query("uuid", settings, kept)["columns"]]
 
 
 def test_the_name_of_a_column_that_is_only_read_is_looked_at_too() -> None:
@@ -110,9 +115,28 @@ def test_the_name_of_a_column_that_is_only_read_is_looked_at_too() -> None:
         captured_columns(["id", "${env:HOME}"], ["${env:HOME}"])
 
 
+STRATEGIES = {"operation": "feed", "deleted": "timestamp"}
+
+
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("option", ["operation", "deleted"])
 def test_a_column_that_no_changelog_keeps_is_refused_in_another_case_because_it_would_stay(option: str) -> None:
-    assert captured_columns(["id", "op"], ["op"], **{option: "op"}) == ["id"]
-    with pytest.raises(CompilationError, match=f"{option}: found 'OP'; expected 'op', as the model spells it; correct"):
-        captured_columns(["id", "op"], ["OP"], **{option: "OP"})
+    asked = {"strategy": STRATEGIES[option]}
+    assert captured_columns(["id", "op"], ["op"], **asked, **{option: "op"}) == ["id"]
+    with pytest.raises(CompilationError, match=f"{option}: found 'OP'; expected 'op', as .*; correct the .* counts.$"):
+        captured_columns(["id", "op"], ["OP"], **asked, **{option: "OP"})
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_changelog_that_has_the_column_in_another_case_goes_on_or_is_shown_the_whole_way_out() -> None:
+    head = {"columns": [{"name": "id"}, {"name": "op"}]}
+    assert captured_columns(["id", "op"], ["OP"], head, strategy="timestamp", deleted="OP") == ["id", "op"]
+    whole = "correct the option .*has the column already, set .*on_column_change: sync_all_columns for one run"
+    with pytest.raises(CompilationError, match=whole):
+        captured_columns(["id", "op"], ["OP"], head, strategy="feed", operation="OP")
+
+
+@pytest.mark.parametrize("meant", ["OP", ["a", "b"]])
+def test_an_option_of_a_strategy_of_the_project_may_mean_anything(meant: Any) -> None:
+    assert captured_columns(["id", "op"], [], strategy="own", deleted=meant, operation=meant) == ["id", "op"]
+    assert captured_columns(["id", "op"], [], strategy="timestamp", deleted=["a", "b"]) == ["id", "op"]

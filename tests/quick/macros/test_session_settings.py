@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jinja2 import Environment
 
+from tests.support import ROOT
 from tests.support.dbt.macros import CompilationError, Macros
 
 Answers = Callable[[str], Sequence[Mapping[str, Any]]]
 PROBE = "typeof(cast(null as timestamp)), length('\\u0041')"
+WRITTEN = "set `spark.sql.parquet.outputTimestampType`"
 OTHER = [
     ("timestamp_ntz", 1, "INT96", "timestampType: TIMESTAMP_NTZ"),
     ("timestamp", 6, "INT96", "escapedStringLiterals: true"),
@@ -21,10 +26,9 @@ OTHER = [
 
 def session(time: str, length: int, written: str, **header: str) -> Answers:
     """What a session answers to the questions of a capture."""
-    settings = [("spark.sql.ansi.enabled", "false"), ("spark.sql.parquet.outputTimestampType", written)]
-    rows = [{"key": key, "value": value} for key, value in settings]
+    rows = [{"key": "spark.sql.parquet.outputTimestampType", "value": written}]
     asked = {**header, "time": time, "length": str(length), "session": "UTC"}
-    return lambda sql: rows if sql == "set" else [asked]
+    return lambda sql: rows if sql == WRITTEN else [asked]
 
 
 @pytest.mark.guarantee("Capture")
@@ -57,14 +61,38 @@ def test_a_warehouse_of_databricks_is_asked_for_no_settings_because_it_has_none_
     answers = session("timestamp", 1, "TIMESTAMP_MILLIS", header="{}")
     macros = Macros(answers, target=SimpleNamespace(type="databricks"))
     assert macros._header("log", 7)["session"] == "UTC"
-    assert "set" not in macros.run
+    assert WRITTEN not in macros.run
+
+
+def test_no_statement_reads_on_to_its_end_because_dbt_may_append_a_comment() -> None:
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "macros").glob("*/*.sql")]
+    found = [statement for text in texts for statement in re.findall(r"""run_query\(['"]((?:re)?set\b[^)]*)""", text)]
+    assert len(found) == 4
+    assert [statement for statement in found if not re.match("(re)?set `", statement)] == []
 
 
 def test_no_text_of_ours_is_in_double_quotes_because_a_session_may_take_it_for_a_name() -> None:
+    lexer, others = Environment(extensions=["jinja2.ext.do"]), set()
+    for file in (*(ROOT / "macros").glob("*/*.sql"), *(ROOT / "models").glob("*.sql")):
+        tokens = [(kind, value) for _, kind, value in lexer.lex(file.read_text(encoding="utf-8"))]
+        sql = "".join(value for kind, value in tokens if kind == "data")
+        assert '"' not in re.sub(r"'[^'\n]*'", "", sql), file
+        others |= {value[1:-1] for kind, value in tokens if kind == "string" and '"' in value[1:-1]}
+    patterns = {text for text in others if re.search(r"[\[\\]", text)}
+    assert others - patterns == {'"', '"Append"', ': "(select ...)"}}`'}, "of Postgres, of JSON, of YAML"
+    for file in (ROOT / "python" / "dbt_reverse_etl").glob("*/*.py"):
+        found = (
+            ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.parent.name in ("app", "warehouse") else ()
+        )
+        texts = [node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert not [text for text in texts if '"' in text and re.search(r"\b(select|from|where)\b", text)], file
+
+
+def test_no_text_of_a_timestamp_depends_on_what_a_session_takes_a_backslash_for() -> None:
     shown = Macros()._json("struct(at)")
     assert shown.split("(", 1)[0].strip() == "to_json"
-    assert '"' not in shown
-    assert r"'yyyy-MM-dd\'T\'HH:mm:ss.SSSSSSXXX'" in shown
+    assert "'timestampFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSSXXX')" in shown
+    assert "'timestampNTZFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSS'))" in shown
 
 
 def test_a_header_is_read_without_its_nulls_whatever_the_session_does_with_them() -> None:

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, ArithmeticException, DateTimeExcep
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.delta_failures import judge
-from dbt_reverse_etl.sinks.delta_log import location_of, numbered
+from dbt_reverse_etl.sinks.delta_log import location_of, numbered, sized_as
 from dbt_reverse_etl.sinks.delta_statements import merge
 
 
@@ -26,6 +26,14 @@ def raised(condition: str) -> AnalysisException:
     error = AnalysisException("x")
     error.getCondition = lambda: condition  # type: ignore[method-assign]
     return error
+
+
+def test_the_session_of_a_table_writes_times_as_that_of_the_push_does_whatever_spark_was_started_with() -> None:
+    name = "spark.sql.parquet.outputTimestampType"
+    started = {name: "TIMESTAMP_MILLIS"}
+    made = SimpleNamespace(conf=SimpleNamespace(get=started.get, set=started.__setitem__))
+    known: Any = SimpleNamespace(newSession=lambda: made, conf=SimpleNamespace(get={name: "TIMESTAMP_MICROS"}.get))
+    assert sized_as(known).conf.get(name) == "TIMESTAMP_MICROS"
 
 
 @pytest.mark.parametrize("mode", [Mode.MIRROR, Mode.UPSERT])

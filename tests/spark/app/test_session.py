@@ -44,6 +44,30 @@ def test_a_setting_that_spares_time_outside_utc_is_advised_there_alone(spark: Sp
 
 
 @pytest.mark.full
+def test_a_new_session_keeps_microseconds_whatever_spark_defaults_has(tmp_path: Path) -> None:
+    setting = "spark.sql.parquet.outputTimestampType"
+    (tmp_path / "spark-defaults.conf").write_text(f"{setting} timestamp_millis\nspark.ui.enabled false\n")
+    program = f"""
+from dbt_reverse_etl.sinks.delta_log import sized_as
+from dbt_reverse_etl.warehouse.session import connect
+spark = connect({{}})
+for one in (spark, sized_as(spark)):
+    place = "times" + one.conf.get("{setting}")
+    one.sql("select timestamp'2024-01-01 00:00:00.123456' as at").write.mode("overwrite").parquet(place)
+    print("found:", one.read.parquet(place).first().at.microsecond)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("found: 123456") == 2, done.stdout
+
+
+@pytest.mark.full
 def test_a_new_session_on_one_machine_has_settings_for_it_but_for_what_spark_defaults_has(tmp_path: Path) -> None:
     """A profile names no master where spark-defaults.conf does."""
     (tmp_path / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 7\nspark.ui.enabled false\n")

@@ -160,6 +160,27 @@ def test_a_full_compare_is_left_out_where_no_input_changed_and_nowhere_else(
     assert ran(*ALWAYS) == f"+0 ~0 -0, snapshot 10 ({SAME})"
 
 
+@pytest.mark.guarantee("Capture")
+def test_a_comment_that_dbt_appends_to_each_statement_stops_no_capture(project: Project) -> None:
+    project.dbt_project(**{"query-comment": {"comment": "of = dbt", "append": True}})
+    columns = ", ".join(f"id + {n} as c{n}" for n in range(40))  # more than Spark's plans show by themselves
+    project.table("source", f"select id, {columns} from range(3)")
+    project.changelog("log", f"select * from {project.schema}.source")
+    cdf = {"strategy": "cdf", "table": "app.source", "full_above": 1}
+    app = {"name": "app", "schema": project.schema, "tables": [{"name": "source"}]}
+    project.properties("sources", {"sources": [app]})
+    project.spark.sql(f"alter table {project.schema}.source set tblproperties ('delta.enableChangeDataFeed' = 'true')")
+    project.changelog("fed", "select id, c1 from {{ source('app', 'source') }}", settings={"capture": cdf})
+    for number, news in enumerate(("+3 ~0 -0", "+0 ~0 -0", "+0 ~0 -0", "+0 ~1 -0")):
+        if number == 3:
+            project.spark.sql(f"update {project.schema}.source set c1 = 9 where id = 1")
+        done = project.dbt("run", *ALWAYS)
+        assert done.success, done.text
+        assert [done.messages[name].startswith(news) for name in ("log", "fed")] == [True, True], done.text
+        assert "full compare" not in done.messages["fed"], "the script that reads what may be gone ran"
+        assert (SAME in done.messages["log"]) == (number == 2)
+
+
 @pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_inputs_that_a_full_compare_recorded_do_not_count_after_a_feed_that_kept_rows_aside(project: Project) -> None:
