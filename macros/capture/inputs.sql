@@ -86,7 +86,7 @@
 {% macro _session_settings() %}
     {%- set known = run_query('select current_timezone(), version()').rows[0].values() | list -%}
     {#- A bare SET takes no comment behind it, and dbt may append one. -#}
-    {%- for row in run_query("execute immediate 'set'").rows -%}
+    {%- for row in run_query("execute immediate 'set'" if target.type == 'spark' else 'set').rows -%}
         {%- if row[0] == 'spark.databricks.delta.stalenessLimit' -%}{{ return(none) }}{%- endif -%}
         {%- if row[0].startswith('spark.sql.') -%}{%- do known.append(row[0] ~ ' ' ~ row[1]) -%}{%- endif -%}
     {%- endfor -%}
