@@ -64,7 +64,7 @@ class TestSyncs:
     def test_a_sync_carries_its_changelog(self, manifest: Json) -> None:
         crm, mail, _ = syncs(manifest)
         log = crm.changelog
-        assert (log.unique_id, log.name, log.alias) == (CONTACTS, "contacts_changelog", "contacts_log")
+        assert (log.unique_id, log.name) == (CONTACTS, "contacts_changelog")
         assert log.relation_name == "analytics.contacts_log"
         assert (log.key, mail.changelog.key) == (("contact_id",), ("shop", "order_id"))
         assert (log.settings.compare, log.settings.capture.strategy, log.settings.on_bad_key) == (
