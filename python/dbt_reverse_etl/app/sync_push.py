@@ -165,7 +165,7 @@ class SyncPush(OneSync):
         if lost is not None:
             return self._lost_report(lost)
         here = self._standing(self.state, self.state.allowed)
-        message = "the changelog has no snapshot yet"
+        message = "the changelog has no snapshot yet; `dbt run` with this target captures one"
         return Report(self._resolved.sync.name, self.label, status, message=message, standing=here)
 
     def _lost_report(self, lost: PositionLost) -> Report:

@@ -26,10 +26,12 @@ class State(str, Enum):
 
     Attributes:
         UNTIMED: dbt Cloud has not noted yet when it finished. It waits once that is known.
+        GIVEN_UP: dbt Cloud did not note in a day when it finished. It may be listed for longer, and is not found again.
         OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
     """
 
     UNTIMED = "untimed"
+    GIVEN_UP = "given up"
     WAITING = "waiting"
     DONE = "done"
     FAILED = "failed"
@@ -38,7 +40,8 @@ class State(str, Enum):
 
 UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs have pushed its syncs
 # Seconds, by our clock, after which nobody waits any more: a sync may have moved away, or a run stay without a time.
-LONGEST = {State.FAILED: 30 * 86400.0, State.OVERTAKEN: 30 * 86400.0, State.UNTIMED: 86400.0}
+_MONTH = 30 * 86400.0
+LONGEST = {State.FAILED: _MONTH, State.OVERTAKEN: _MONTH, State.UNTIMED: 86400.0}
 
 
 class Trouble(str, Enum):
@@ -151,7 +154,7 @@ class Position:
         waiting = [one.finished_at for one in mine if one.state in (State.WAITING, State.UNTIMED)]
         listed_late = max(one.finished_at for one in mine) - OVERLAP
         since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
-        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state in UNSETTLED}
+        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or _is_kept(one, now)}
         done = {run.job_id: now} if is_pushed else {}
         return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
 
@@ -163,6 +166,10 @@ class Position:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""
         found = [run for run in self.runs.values() if run.state is State.WAITING and run.job_id in jobs]
         return sorted(found, key=lambda run: (run.finished_at, run.run_id))
+
+
+def _is_kept(one: Run, now: float) -> bool:
+    return one.state in UNSETTLED or (one.state is State.GIVEN_UP and now - one.found_at < _MONTH)
 
 
 def _without_pushed(one: Run, run: Run, others: Set[str], jobs: Container[int]) -> Run:

@@ -225,7 +225,7 @@ class Worker:
             pushed = f"a later push of {', '.join(sorted(run.syncs)) or 'its syncs'}"
             expected = "the time of its end from dbt Cloud" if run.state is State.UNTIMED else pushed
             days = round(LONGEST[run.state] / 86400)
-            self._put(replace(run, state=State.DONE))
+            self._put(replace(run, state=State.GIVEN_UP if run.state is State.UNTIMED else State.DONE))
             self._remove_artifacts()
             self._say(
                 f"run {run.run_id} of job {run.job_id}: found {run.state.value} for {days} day{'s' * (days > 1)}; expected {expected}. "

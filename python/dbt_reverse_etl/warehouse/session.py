@@ -38,7 +38,9 @@ def connect(parameters: Mapping[str, str]) -> SparkSession:
     is_first = not _has_session()
     may_be_local = "spark.remote" not in parameters and "SPARK_REMOTE" not in os.environ
     defaults = _OF_A_START if is_first and may_be_local else {}
-    for name, value in {**defaults, **parameters, "spark.sql.ansi.enabled": "false"}.items():
+    # What a push or reconcile writes would lose microseconds. A session of dbt is the user's: its captures refuse the setting.
+    kept = {name: value for name, value in parameters.items() if name != _WRITTEN or not _cuts(value)}
+    for name, value in {**defaults, **kept, "spark.sql.ansi.enabled": "false"}.items():
         builder = builder.config(name, value)
     spark = _started(builder)
     # A session that dbt has started keeps its settings; of a new one, spark-defaults.conf may name the master and have them.
@@ -46,10 +48,13 @@ def connect(parameters: Mapping[str, str]) -> SparkSession:
         for name, value in _OF_A_SESSION.items():
             if _is_unset(spark, name):
                 spark.conf.set(name, value)
-    # What a push or reconcile writes would lose microseconds. A session of dbt is the user's: its captures refuse the setting.
-    if is_first and not is_remote() and str(spark.conf.get(_WRITTEN)).upper() == "TIMESTAMP_MILLIS":
+    if is_first and not is_remote() and _cuts(spark.conf.get(_WRITTEN)):
         spark.conf.set(_WRITTEN, "TIMESTAMP_MICROS")
     return spark
+
+
+def _cuts(written: object) -> bool:
+    return str(written).upper() == "TIMESTAMP_MILLIS"
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:

@@ -109,7 +109,10 @@ def test_before_the_first_run_a_plan_says_that_there_is_no_snapshot_and_shows_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = commanded(monkeypatch, Overview(), "plan", warehouse=without_table())
-    assert (said.return_value, said.stdout) == (ExitCode.OK, "a: the changelog has no snapshot yet\n")
+    assert (said.return_value, said.stdout) == (
+        ExitCode.OK,
+        "a: the changelog has no snapshot yet; `dbt run` with this target captures one\n",
+    )
     gone = commanded(monkeypatch, at(A, 5), "plan", warehouse=without_table())
     assert gone.return_value == ExitCode.FAILED, "it was pushed, so there was a table"
     assert gone.output.startswith("a: orders: found no such table;")

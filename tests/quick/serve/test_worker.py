@@ -609,6 +609,10 @@ class TestARunWithoutTheTimeOfItsEnd:
         said = "run 2 of job 345: found untimed for 1 day; expected the time of its end from dbt Cloud."
         assert desk.said(said) == ["warn"]
         assert 1 not in worker.position.value.runs, "it is no longer waited for"
+        for later in (4, 5):
+            desk.api.add_run(later, minute=300 * later)
+            desk.later(worker)
+            assert state(worker, 2) == "given up", "it is listed as ever"
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_is_pushed_soon_after_it_has_one_if_a_webhook_named_it(self, desk: Desk) -> None:

@@ -22,7 +22,7 @@ import certifi
 import requests
 from requests.auth import AuthBase
 from requests.structures import CaseInsensitiveDict
-from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnectionError, ProxyError, ReadTimeoutError
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
@@ -269,11 +269,12 @@ def _passes(error: BaseException) -> bool | None:
 
 def _status(error: BaseException) -> int | None:
     """The status of an HTTP error, by requests or by urllib, or of a proxy."""
-    # A ProxyError is a ConnectionError of requests, also where the proxy answered.
-    inner = _causes(error) if isinstance(error, requests.exceptions.ProxyError) else [error]
-    for cause in inner:
-        if type(cause) is OSError and (tunnel := _TUNNEL.match(str(cause))):
-            return int(tunnel[1])
+    # A ProxyError is a ConnectionError of requests, also where the proxy answered; what it handled before is in its context.
+    reason = getattr(next(iter(error.args), None), "reason", None)
+    answered = reason if isinstance(reason, ProxyError) else None
+    cause = answered.original_error if answered else error
+    if type(cause) is OSError and (tunnel := _TUNNEL.match(str(cause))):
+        return int(tunnel[1])
     if isinstance(error, requests.HTTPError):
         return None if error.response is None else error.response.status_code
     return error.code if isinstance(error, urllib.error.HTTPError) else None

@@ -43,6 +43,7 @@ _OF_ACCOUNT = re.compile(
     r"^(type|client_email|account|audience|subject_token_type|credential_source|source_credentials|delegates"
     r"|(quota|workforce_pool_user)_project(_id)?|universe_domain|service_account_impersonation|\w+_(uri|url))$"
 )
+_SIGNATURE = re.compile(r"(^|-)sig(nature)?$", re.IGNORECASE)  # Azure's, S3's and Google's
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
@@ -192,15 +193,22 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _without_login(text: str) -> str:
-    """A URL, with the parameters that may name the place; or the words of a driver, such as `host=db1 password=x`."""
+    """A URL without its login and without such parameters; or the words of a driver, such as `host=db1 password=x`."""
     try:
         url = urlsplit(text)
     except ValueError:
         return _PASSWORD.sub("", text)
-    if not url.netloc and "://" not in text:
-        return _PASSWORD.sub("", text)
-    named = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(url.query) if _PLACE.search(name)]
+    after = url.query if url.netloc else text.partition("?")[2]
+    pairs = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(after, keep_blank_values=True)]
+    is_signed = any(_SIGNATURE.search(name) for name, _ in pairs)  # then all else may be of the signature
+    named = [pair for pair in pairs if (_PLACE.search(pair[0]) if is_signed else not _is_login(folded(pair[0])))]
     query = urlencode(sorted(named))
     if url.netloc:
         return url._replace(netloc=url.netloc.rpartition("@")[2], query=query).geturl()
     return "?".join([_PASSWORD.sub("", text.partition("?")[0]), *([query] if query else [])])
+
+
+def _is_login(parameter: str) -> bool:
+    return (
+        names_a_secret(parameter) or _RENEWED.search(parameter) is not None or parameter in ("user", "username", "uid")
+    )

@@ -319,6 +319,10 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "a proxy that refuses": (URLError(OSError("Tunnel connection failed: 407 Authentication Required")), FATAL),
     "a proxy that is down, by requests": (by_proxy(OSError("Tunnel connection failed: 503 x")), RETRYABLE),
     "a proxy that refuses, by requests": (by_proxy(OSError("Tunnel connection failed: 407 x")), FATAL),
+    "no proxy, after one that refuses": (
+        after(by_proxy(OSError("Tunnel connection failed: 407 x")), by_proxy(ConnectionRefusedError(CANARY))),
+        RETRYABLE,
+    ),
     "no proxy, by requests": (by_proxy(ConnectionRefusedError(CANARY)), RETRYABLE),
     "no file, after offline": (after(ConnectionError(CANARY), FileNotFoundError(CANARY)), FATAL),
     "no right, after an outage": (after(refused_with(503), PermissionError(CANARY)), FATAL),

@@ -94,7 +94,16 @@ OF_ACCOUNT = {
     "auth_provider_x509_cert_url": "https://www.googleapis.com/oauth2/v1/certs",
     "client_x509_cert_url": "https://www.googleapis.com/robot/v1/metadata/x509/crm",
 }
+OTHER_PLACES += [
+    ({"url": f"{text}=a"}, {"url": f"{text}=b"})
+    for text in ("snowflake://acc/?db", "https://h/x?tenant", "https://h/open?id", "md:crm?saas_mode", "what?")
+]
 SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"url": "https://b.example/x?X-Date=1&X-Amz-Signature=a"},
+        {"url": "https://b.example/x?X-Date=2&X-Amz-Signature=b"},
+    ),
+    ({"path": "md:crm?motherduck_token=a"}, {"path": "md:crm?motherduck_token=b"}),
     ({"url": "postgresql:///crm?password=x&host=db"}, {"url": "postgresql:///crm?host=db&password=y"}),
     (
         {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Da%3BPWD%3D{x;}%3BDATABASE%3Dd"},

@@ -86,6 +86,9 @@ NEXT_STEPS = {
     NO_RIGHT: GRANT_DATABASE,
     UNREACHABLE: CORRECT_SERVER,
 }
+_NOT_REACHED = (
+    "Connection refused|No route to host|could not translate host name|timeout expired|No such file or directory"
+)
 FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
@@ -209,4 +212,9 @@ def connect_failure(text: str) -> tuple[Outcome, str]:
 
 def login_step(error: psycopg.Error) -> str | None:
     """What a user does about a connection that was not made; None: the page says it."""
-    return NEXT_STEPS.get(connect_failure(str(error))[1]) if isinstance(error, NotConnected) else None
+    if not isinstance(error, NotConnected):
+        return None
+    reason = connect_failure(str(error))[1]
+    # Any text that nobody knows counts as unreachable, too: of a server that starts, or in another language.
+    is_known = reason != UNREACHABLE or re.search(_NOT_REACHED, str(error)) is not None
+    return NEXT_STEPS.get(reason) if is_known else None

@@ -190,13 +190,17 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
 # `NEW := f(NEW)`, `INTO NEW`, `CALL p(NEW)`, `RETURN NEW #= ...`: columns that it fills need not be named there.
 # Not `IF NEW = OLD`, `RETURN coalesce(NEW, OLD)` or `RETURN CASE WHEN ... THEN OLD ELSE NEW END`.
 _MAKES_ROW = re.compile(
-    r"\bnew\s*:=|(;|\b(then|else|begin|loop)\b)\s*new\s*="
+    r"\bnew\"?\s*:=|(;|>>|\b(then|else|begin|loop)\b)\s*\"?new\"?\s*="
     r"|\binto\s+(strict\s+)?new\b(?!\s*\.)|\bfor\s+new\b|\bcall\s[^;]*\bnew\b(?!\s*\.)"
     r"|\breturn\s+(?!\s|(new|old|null)\s*;|coalesce\s*\(\s*(new|old)\s*,\s*(new|old)\s*\)\s*;"
     r"|case\b((?!\b(then|else)\b(?!\s+(new|old|null)\s+(when|else|end)\b))[^;])*;)",
     re.IGNORECASE,
 )
-_ASIDE = re.compile(r"--[^\n]*|/\*.*?\*/|'[^']*'|\"[^\"]*\"", re.DOTALL)  # comments, texts and quoted names make no row
+# Comments, texts and quoted names make no row.
+_ASIDE = re.compile(
+    r"--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$|\be'(?:\\.|''|[^'\\])*'|'[^']*'|\"(?!new\")[^\"]*\"",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 def may_fill(column: str, source: str | None) -> bool:
