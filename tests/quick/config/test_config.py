@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
 from dbt_reverse_etl.base.redaction import MASK, redact
+from dbt_reverse_etl.config import sink_types
 from dbt_reverse_etl.config.destinations import Destination, PlanOnly, refuse_two_owners
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
@@ -162,7 +163,7 @@ class TestSinks:
         def load(_: Any) -> None:
             raise ModuleNotFoundError(name="driver")
 
-        monkeypatch.setattr("importlib.metadata.EntryPoint.load", load)
+        monkeypatch.setattr(sink_types.EntryPoint, "load", load)
         (problem,) = refused(write({"prod": {"crm": {"type": of_type}}}))
         assert "found no package driver" in problem
         assert f"pip install 'dbt-reverse-etl[{extra}]'" in problem
@@ -173,7 +174,7 @@ class TestSinks:
         def load(_: Any) -> None:
             raise ModuleNotFoundError(name="_sqlite3")
 
-        monkeypatch.setattr("importlib.metadata.EntryPoint.load", load)
+        monkeypatch.setattr(sink_types.EntryPoint, "load", load)
         (problem,) = refused(write({"prod": {"crm": {"type": "sqlite"}}}))
         assert "whose import raises ModuleNotFoundError for _sqlite3; expected a sink that can be imported" in problem
         assert "dbt-reverse-etl[" not in problem

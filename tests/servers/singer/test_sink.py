@@ -340,15 +340,15 @@ def test_a_target_that_keeps_what_it_had_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("written", "found"),
     [
-        ("start_date: 2024-01-31", "config.start_date: found a date; expected a valid JSON value"),
+        ("start_date: 2024-01-31", "config.start_date: found a date; expected a value that JSON has"),
         (
             "load: {since: [1, 2024-01-31T09:30:00Z]}",
-            "config.load.since.1: found a datetime; expected a valid JSON value",
+            "config.load.since.1: found a datetime; expected a value that JSON has",
         ),
-        ("key: !!binary Y2FuYXJ5", "config.key: found a bytes; expected a valid JSON value"),
-        ("names: !!set {a}", "config.names: found a set; expected a valid JSON value"),
+        ("key: !!binary Y2FuYXJ5", "config.key: found a bytes; expected a value that JSON has"),
+        ("names: !!set {a}", "config.names: found a set; expected a value that JSON has"),
         ("most: .inf", "config.most: found a number; expected a finite number"),
-        ("holidays: {2024-12-25: x}", "config.holidays: found a date; expected a valid string"),
+        ("holidays: {2024-12-25: x}", "config.holidays: found a date as a key; expected a text"),
     ],
 )
 def test_a_config_that_json_cannot_hold_is_refused_by_its_path_and_shows_no_value(written: str, found: str) -> None:

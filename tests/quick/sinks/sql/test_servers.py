@@ -175,6 +175,7 @@ NO_LOGIN = {
     'FATAL:  permission denied for database "crm"': "correct database in profiles.yml, or grant the user the right to connect",
     "Connection refused": "start the server, or correct host and port in profiles.yml",
     "FATAL:  the database system is starting up": None,
+    "failed to resolve host 'db.example'": "start the server, or correct host and port in profiles.yml",
     "could not translate host name": "start the server, or correct host and port in profiles.yml",
     "FATAL:  no pg_hba.conf entry": None,
 }

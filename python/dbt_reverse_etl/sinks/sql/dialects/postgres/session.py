@@ -86,9 +86,7 @@ NEXT_STEPS = {
     NO_RIGHT: GRANT_DATABASE,
     UNREACHABLE: CORRECT_SERVER,
 }
-_NOT_REACHED = (
-    "Connection refused|No route to host|could not translate host name|timeout expired|No such file or directory"
-)
+_NOT_REACHED = "Connection refused|No route to host|could not translate host name|failed to resolve host|timeout expired|No such file or directory"
 FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
