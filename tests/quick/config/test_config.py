@@ -137,6 +137,12 @@ def sync(name: str = "contacts", model: str = "c", **settings: Any) -> Sync:
     return Sync(f"exposure.shop.{name}", name, (), True, changelog, chosen, "models/exposures.yml")
 
 
+def replace_load(of_type: str, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the class that the entry has: another one where importlib_metadata was imported before."""
+    (entry,) = sink_types._offered(tuple(sys.path))[of_type].values()
+    monkeypatch.setattr(type(entry), "load", load)
+
+
 class TestSinks:
     def test_a_destination_gets_its_sink_and_its_settings(self, write: Callable[[Any], Path], shelf: None) -> None:
         block = {"type": "shelf", "host": "h", "port": "{{ env_var('PORT') }}", "guards": {"max_deletes": "5%"}}
@@ -163,7 +169,7 @@ class TestSinks:
         def load(_: Any) -> None:
             raise ModuleNotFoundError(name="driver")
 
-        monkeypatch.setattr(sink_types.EntryPoint, "load", load)
+        replace_load(of_type, load, monkeypatch)
         (problem,) = refused(write({"prod": {"crm": {"type": of_type}}}))
         assert "found no package driver" in problem
         assert f"pip install 'dbt-reverse-etl[{extra}]'" in problem
@@ -174,7 +180,7 @@ class TestSinks:
         def load(_: Any) -> None:
             raise ModuleNotFoundError(name="_sqlite3")
 
-        monkeypatch.setattr(sink_types.EntryPoint, "load", load)
+        replace_load("sqlite", load, monkeypatch)
         (problem,) = refused(write({"prod": {"crm": {"type": "sqlite"}}}))
         assert "whose import raises ModuleNotFoundError for _sqlite3; expected a sink that can be imported" in problem
         assert "dbt-reverse-etl[" not in problem
