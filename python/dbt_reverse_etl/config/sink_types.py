@@ -13,7 +13,7 @@ from dbt_reverse_etl.config.validation import LONGEST_SHOWN, Place, closest, des
 from dbt_reverse_etl.sinks.base import Sink
 
 ENTRY_POINTS = "dbt_reverse_etl.sinks"
-_EXTRAS = {"delta": "spark"}  # of our own types: the name of the type, where it is no other one
+_EXTRAS = {"delta": "spark"}  # of our types; any other has an extra of its own name, or none
 
 
 def sink_of(type_name: object, place: Place, problems: list[Problem]) -> type[Sink] | None:

@@ -103,7 +103,7 @@ def changelogs_shown(
 
 
 def upstream(unique_id: str, manifest: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """Names by distance from a changelog, the farthest level first; each stands where it is nearest."""
+    """Names by distance from a changelog, the farthest level first; each name is once in it, at its shortest distance."""
     nodes = {**manifest.get("nodes", {}), **manifest.get("sources", {})}
     seen, level, levels = {unique_id}, [unique_id], []
     for _ in range(_LEVELS):

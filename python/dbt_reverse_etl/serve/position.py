@@ -39,8 +39,8 @@ class State(str, Enum):
 
 
 UNSETTLED = (State.FAILED, State.OVERTAKEN)  # until later runs have pushed its syncs
-# Seconds, by our clock, after which nobody waits any more: a sync may have moved away, or a run stay without a time.
 _MONTH = 30 * 86400.0
+# Seconds, by our clock, after which nobody waits any more: a sync may have moved away, or a run stay without a time.
 LONGEST = {State.FAILED: _MONTH, State.OVERTAKEN: _MONTH, State.UNTIMED: 86400.0}
 
 

@@ -71,7 +71,7 @@ def encode_rows(
 
 
 def encode_lines(rows: pa.Table, *, nan: Nan = "reject") -> tuple[bytes, dict[int, str]]:
-    """Encode rows as JSON Lines, each of which ends with a line feed; the rejected rows are left out, and told as by `encode_rows`."""
+    """Encode rows as JSON Lines, with a line feed after each row. Rejected rows are left out, and returned as `encode_rows` does."""
     encoder = _Encoder(nan)
     lines = encoder.rows(rows, {}, end="}\n")
     return encoder.accepted(lines)

@@ -178,7 +178,7 @@ def _counted(value: Any, path: str = "", name: str = "") -> Iterator[tuple[str, 
             of_inner = folded(str(key)) if isinstance(value, dict) else name
             if not (is_key_file and _OF_ACCOUNT.search(of_inner)):
                 yield from _counted(inner, f"{path}/{key}", of_inner)
-    elif name.endswith("dsn") or not (names_a_secret(name) or _RENEWED.search(name)):
+    elif name.endswith("dsn") or not _is_renewed(name):
         yield path, _without_login(value) if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -209,6 +209,8 @@ def _without_login(text: str) -> str:
 
 
 def _is_login(parameter: str) -> bool:
-    return (
-        names_a_secret(parameter) or _RENEWED.search(parameter) is not None or parameter in ("user", "username", "uid")
-    )
+    return _is_renewed(parameter) or parameter in ("user", "username", "uid")
+
+
+def _is_renewed(name: str) -> bool:
+    return names_a_secret(name) or _RENEWED.search(name) is not None
