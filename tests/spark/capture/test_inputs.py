@@ -160,6 +160,7 @@ def test_a_full_compare_is_left_out_where_no_input_changed_and_nowhere_else(
     assert ran(*ALWAYS) == f"+0 ~0 -0, snapshot 10 ({SAME})"
 
 
+@pytest.mark.full
 @pytest.mark.guarantee("Capture")
 def test_a_comment_that_dbt_appends_to_each_statement_stops_no_capture(project: Project) -> None:
     project.dbt_project(**{"query-comment": {"comment": "of = dbt", "append": True}})
