@@ -26,7 +26,7 @@ class State(str, Enum):
 
     Attributes:
         UNTIMED: dbt Cloud has not noted yet when it finished. It waits once that is known.
-        GIVEN_UP: dbt Cloud did not note in a day when it finished. It may be listed for longer, and is not found again.
+        GIVEN_UP: dbt Cloud did not note in a day when it finished. Nobody waits for it; if it is listed with its end, it waits after all.
         OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
     """
 
@@ -120,7 +120,7 @@ class Position:
         new = {
             run_id: Run(run_id, job_id, at, now)
             for run_id, at in finished.items()
-            if (runs[run_id].state is State.UNTIMED if run_id in runs else at >= since)
+            if (runs[run_id].state in (State.UNTIMED, State.GIVEN_UP) if run_id in runs else at >= since)
         }
         return replace(self, since={**self.since, job_id: since}, runs={**runs, **new})
 
@@ -154,7 +154,7 @@ class Position:
         waiting = [one.finished_at for one in mine if one.state in (State.WAITING, State.UNTIMED)]
         listed_late = max(one.finished_at for one in mine) - OVERLAP
         since = {**self.since, run.job_id: max(self.since[run.job_id], min([listed_late, *waiting]))}
-        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or _is_kept(one, now)}
+        kept = {one.run_id: one for one in runs if one.finished_at >= since[one.job_id] or one.state is not State.DONE}
         done = {run.job_id: now} if is_pushed else {}
         return replace(self, since=since, runs=kept, done_at={**self.done_at, **done})
 
@@ -166,10 +166,6 @@ class Position:
         """Runs of these jobs that are to be pushed, in the order in which they finished."""
         found = [run for run in self.runs.values() if run.state is State.WAITING and run.job_id in jobs]
         return sorted(found, key=lambda run: (run.finished_at, run.run_id))
-
-
-def _is_kept(one: Run, now: float) -> bool:
-    return one.state in UNSETTLED or (one.state is State.GIVEN_UP and now - one.found_at < _MONTH)
 
 
 def _without_pushed(one: Run, run: Run, others: Set[str], jobs: Container[int]) -> Run:

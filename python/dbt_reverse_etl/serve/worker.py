@@ -75,8 +75,8 @@ class Worker:
     def turn(self) -> None:
         """Of looks and of runs that wait, try once those whose time has come; and make the reports that were asked for."""
         try:
-            self._forget_old()
             self.looks.look()
+            self._forget_old()  # after the look, which may have found what they wait for
             for run in self._waiting():
                 if self.stopping.is_set():
                     return
@@ -227,9 +227,10 @@ class Worker:
             days = round(LONGEST[run.state] / 86400)
             self._put(replace(run, state=State.GIVEN_UP if run.state is State.UNTIMED else State.DONE))
             self._remove_artifacts()
+            self.worst = worst((self.worst, ExitCode.FAILED))
             self._say(
                 f"run {run.run_id} of job {run.job_id}: found {run.state.value} for {days} day{'s' * (days > 1)}; expected {expected}. "
-                "It is forgotten. Next: if rows are missing, run `dbt-reverse-etl push`",
+                "Nobody waits for it any more. Next: if rows are missing, run `dbt-reverse-etl push`",
                 "warn",
             )
 

@@ -105,6 +105,15 @@ def test_a_run_that_did_not_arrive_counts_until_jobs_with_its_target_have_pushed
     assert both.runs[2].state is state, "what it was to push is not known"
 
 
+@pytest.mark.parametrize(("state", "minute"), [(State.UNTIMED, 1), (State.GIVEN_UP, 240)])
+def test_lists_go_back_to_a_run_without_a_time_until_it_is_given_up(state: State, minute: int) -> None:
+    position = Position(since={JOB: 0.0}).found(JOB, listed(r1=1), 0)
+    position = replace(ended(position, 1), since={JOB: 1.0 * MINUTE}).found(JOB, listed(r2=None, r3=300), 0)
+    position = ended(position.updated(replace(position.runs[2], state=state)), 3)
+    assert position.since[JOB] == minute * MINUTE
+    assert position.found(JOB, listed(r2=2), 0).runs[2].state is State.WAITING
+
+
 @pytest.mark.parametrize("state", list(State))
 def test_a_run_that_something_else_was_to_settle_is_remembered_for_so_long(state: State) -> None:
     position = Position(since={JOB: 0.0}).found(JOB, listed(r1=1), 100)

@@ -43,15 +43,11 @@ class TestARunWithoutTheTimeOfItsEnd:
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_is_given_up_with_a_warning_after_a_day(self, desk: Desk) -> None:
+        self._found_long_ago(desk)
         worker = desk.worker()
-        for run_id in (1, 2):
-            desk.api.add_run(run_id)
-        desk.api.runs[2]["finished_at"] = None
-        desk.later(worker)
-        untimed = worker.position.value.runs[2]
-        worker.position.put(worker.position.value.updated(replace(untimed, found_at=time.time() - 86401)))
         desk.api.add_run(3, minute=300)
         desk.later(worker)
+        assert worker.worst == 1, "rows may be missing"
         said = "run 2 of job 345: found untimed for 1 day; expected the time of its end from dbt Cloud."
         assert desk.said(said) == ["warn"]
         assert 1 not in worker.position.value.runs, "it is no longer waited for"
@@ -59,6 +55,36 @@ class TestARunWithoutTheTimeOfItsEnd:
             desk.api.add_run(later, minute=300 * later)
             desk.later(worker)
             assert state(worker, 2) == "given up", "it is listed as ever"
+        assert desk.said("run 2") == ["warn"]
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_not_given_up_before_dbt_cloud_is_asked_once_more(self, desk: Desk) -> None:
+        """As by a job of cron that runs once a day."""
+        desk.api.runs[2]["finished_at"] = self._found_long_ago(desk)
+        worker = desk.worker()
+        desk.later(worker)
+        assert state(worker, 2) == "done"
+        assert worker.worst == 0
+        assert desk.said("found untimed") == []
+
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_pushed_if_it_gets_one_after_it_was_given_up(self, desk: Desk) -> None:
+        """As after an API that was down for days."""
+        at, answer = self._found_long_ago(desk), desk.api.server.default
+        desk.api.server.default = lambda _: Reply(503)
+        worker = desk.worker()
+        desk.later(worker)
+        assert state(worker, 2) == "given up"
+        desk.api.server.default = answer
+        desk.api.add_run(3, ran(3), minute=300)
+        desk.later(worker)
+        desk.api.runs[2]["finished_at"], desk.codes = at, [1]
+        desk.api.add_run(4, ran(4), minute=600)
+        desk.later(worker)
+        assert [state(worker, run_id) for run_id in (2, 4)] == ["waiting", "done"], "it is tried again"
+        desk.later(worker)
+        assert desk.said("run 2: done") == ["info"]
+        assert 2 not in worker.position.value.runs
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_is_pushed_soon_after_it_has_one_if_a_webhook_named_it(self, desk: Desk) -> None:
@@ -82,6 +108,18 @@ class TestARunWithoutTheTimeOfItsEnd:
         assert len(desk.api.asked("order_by")) == 7, "at the start, five times, and the usual one"
         assert worker.looks.is_settled
         assert desk.said("a webhook named it") == []
+
+    @staticmethod
+    def _found_long_ago(desk: Desk) -> str:
+        """Run 2, by a process that has ended; an earlier one is pushed."""
+        worker = desk.worker()
+        for run_id in (1, 2):
+            desk.api.add_run(run_id, ran(run_id))
+        at, desk.api.runs[2]["finished_at"] = desk.api.runs[2]["finished_at"], None
+        desk.later(worker)
+        untimed = replace(worker.position.value.runs[2], found_at=time.time() - 40 * 86400)
+        worker.position.put(worker.position.value.updated(untimed))
+        return str(at)
 
     @staticmethod
     def _named_by_a_webhook(desk: Desk) -> str:
