@@ -173,10 +173,25 @@ NO_LOGIN = {
     'FATAL:  role "crm" does not exist': "correct user and password in profiles.yml",
     'FATAL:  database "crm" does not exist': "create the database, or correct database in profiles.yml",
     'FATAL:  permission denied for database "crm"': "correct database in profiles.yml, or grant the user the right to connect",
-    "Connection refused": "start the server, or correct host and port in profiles.yml",
+    **dict.fromkeys(
+        (
+            "Connection refused",
+            "Verbindungsaufbau abgelehnt",
+            "Network is unreachable",
+            "Host is unreachable",
+            "Connection timed out",
+            "could not receive data from server: Connection reset by peer",
+            "server closed the connection unexpectedly",
+            "Permission denied",
+            "failed to resolve host 'db.example'",
+            "could not translate host name",
+        ),
+        "start the server, or correct host and port in profiles.yml",
+    ),
     "FATAL:  the database system is starting up": None,
-    "failed to resolve host 'db.example'": "start the server, or correct host and port in profiles.yml",
-    "could not translate host name": "start the server, or correct host and port in profiles.yml",
+    "FATAL:  das Datenbanksystem startet": None,
+    "ВАЖНО:  система баз данных останавливается": None,
+    "FATAL:  pgbouncer cannot connect to server": None,
     "FATAL:  no pg_hba.conf entry": None,
 }
 NO_LOGIN_MYSQL = {
