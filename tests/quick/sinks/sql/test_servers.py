@@ -279,6 +279,7 @@ def test_what_a_trigger_raises_is_of_a_row_in_each_language_of_the_server_unless
         ("BEGIN IF new.a IS NULL THEN RAISE 'cannot ''return to sender'; END IF; RETURN NEW; END", False),
         ("BEGIN x := E'it\\'s'; NEW := helper(NEW); y := 'a'; RETURN NEW; END", True),
         ("BEGIN PERFORM $x$it's$x$; NEW := helper(NEW); PERFORM 'x'; RETURN NEW; END", True),
+        ("BEGIN new.x$y$ := 1; new := helper(new); new.x$y$ := 2; RETURN new; END", True),
         ("BEGIN EXECUTE $$ new := x $$; RETURN NEW; END", False),
         ('BEGIN <<x>> NEW = helper(NEW); "new" := helper("new"); RETURN NEW; END', True),
         ('BEGIN "new" := helper(new); RETURN NEW; END', True),
