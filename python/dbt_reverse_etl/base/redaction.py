@@ -21,11 +21,16 @@ _SECRET_NAME = re.compile(
     r"(password|passwd|passphrase|(^|_)(pwd|secret|token|api_?key|(access|private|secret|account|signing|auth)_?key"
     r"|credentials?(_json)?|key_?file_json|private_key_(pem|p8|base64)|authorization|auth_?token|cookie|dsn))$"
 )
+# Names of parameters of a URL that hold nothing else. `key` and `code` may hold anything.
+_PARAMETER = (
+    r"([\w.-]*(password|passwd|secret|token|(api|subscription|functions)_?-?key|signature|hmac)"
+    r"|([\w.-]*[-_.])?(sig|pass|pwd?|auth))"
+)
 _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
     re.compile(
         # What follows in `'%?token=%'` is a wildcard or the end of SQL's text.
-        r"[?&]([\w.-]*(password|passwd|secret|token|api_?-?key|signature|hmac)|([\w.-]*[-_.])?(sig|pass|auth))="
+        rf"[?&]{_PARAMETER}="
         r"(?!%(?![0-9a-f]{2}))[^&{\s'\"]",
         re.IGNORECASE,
     ),
@@ -151,6 +156,11 @@ def message_of(error: BaseException, where: str) -> str:
 def names_a_secret(name: str) -> bool:
     """Whether a key or variable of this name usually holds a secret: `CRM_PASSWORD`, `x-api-key`, `accessToken`."""
     return bool(_SECRET_NAME.search(folded(name)))
+
+
+def is_login_of_url(parameter: str) -> bool:
+    """Whether a parameter of this name holds a login or a signature, whatever its value."""
+    return re.fullmatch(_PARAMETER, parameter, re.IGNORECASE) is not None
 
 
 def folded(name: str) -> str:

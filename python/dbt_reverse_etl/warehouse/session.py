@@ -48,7 +48,7 @@ def connect(parameters: Mapping[str, str]) -> SparkSession:
         for name, value in _OF_A_SESSION.items():
             if _is_unset(spark, name):
                 spark.conf.set(name, value)
-    if is_first and not is_remote() and _cuts(spark.conf.get(_WRITTEN)):
+    if is_first and _cuts(spark.conf.get(_WRITTEN)):
         spark.conf.set(_WRITTEN, "TIMESTAMP_MICROS")
     return spark
 

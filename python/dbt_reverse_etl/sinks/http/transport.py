@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
-from http.client import BadStatusLine, RemoteDisconnected
+from http.client import BadStatusLine, IncompleteRead, RemoteDisconnected
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 
@@ -228,6 +228,8 @@ _PASSING = (
     socket.herror,
     ssl.SSLEOFError,
     ssl.SSLZeroReturnError,
+    BadStatusLine,
+    IncompleteRead,
     requests.ConnectionError,
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Secret, field_validator, model_validator
 
-from dbt_reverse_etl.base.redaction import folded, names_a_secret
+from dbt_reverse_etl.base.redaction import folded, is_login_of_url, names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.paths import in_project
 
@@ -47,9 +47,11 @@ _SIGNATURE = re.compile(r"(^|-)sig(nature)?$", re.IGNORECASE)  # Azure's, S3's a
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
 _PASSWORD = re.compile(
-    r"\b(pwd|\w*password|passwd|accountkey|sharedaccess(key|signature))\s*=\s*('(\\.|[^'])*'|\{[^}]*\}|[^;\s]*)",
+    r"\b(pwd|\w*password|passwd|accountkey|sharedaccess(key|signature))\s*=\s*('(\\.|[^'])*'|\{(\}\}|[^}])*\}|[^;\s]*)",
     re.IGNORECASE,
 )  # of libpq, ODBC and Azure
+# Those before the parameters of an address: such a password may have a `?` itself.
+_PASSWORD_AHEAD = re.compile(rf"(?P<parameters>\?.*)|{_PASSWORD.pattern}", re.IGNORECASE | re.DOTALL)
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
 
 # Settings of singer-io's target-csv, which makes a file of its own in each process; that of MeltanoLabs has none of them.
@@ -198,18 +200,23 @@ def _without_login(text: str) -> str:
         url = urlsplit(text)
     except ValueError:
         return _PASSWORD.sub("", text)
-    after = url.query if url.netloc else text.partition("?")[2]
-    pairs = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(after, keep_blank_values=True)]
+    if url.netloc:
+        return url._replace(netloc=url.netloc.rpartition("@")[2], query=_without_logins(url.query)).geturl()
+    ahead, _, after = _PASSWORD_AHEAD.sub(r"\g<parameters>", text).partition("?")
+    query = _without_logins(after)
+    return f"{ahead}?{query}" if query else ahead
+
+
+def _without_logins(query: str) -> str:
+    pairs = [(name, _PASSWORD.sub("", value)) for name, value in parse_qsl(query, keep_blank_values=True)]
     is_signed = any(_SIGNATURE.search(name) for name, _ in pairs)  # then all else may be of the signature
     named = [pair for pair in pairs if (_PLACE.search(pair[0]) if is_signed else not _is_login(folded(pair[0])))]
-    query = urlencode(sorted(named))
-    if url.netloc:
-        return url._replace(netloc=url.netloc.rpartition("@")[2], query=query).geturl()
-    return "?".join([_PASSWORD.sub("", text.partition("?")[0]), *([query] if query else [])])
+    return urlencode(sorted(named))
 
 
 def _is_login(parameter: str) -> bool:
-    return _is_renewed(parameter) or parameter in ("user", "username", "uid")
+    # Not `key` and `code`, which may name a sheet or a company, nor `email`, an inbox: rows of a place that is passed over are lost.
+    return _is_renewed(parameter) or is_login_of_url(parameter) or parameter in ("user", "username", "uid")
 
 
 def _is_renewed(name: str) -> bool:

@@ -15,6 +15,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
+from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -29,7 +30,7 @@ from botocore.credentials import Credentials
 from pydantic import ValidationError
 from requests.auth import AuthBase
 from urllib3 import HTTPSConnectionPool
-from urllib3.exceptions import MaxRetryError, ProxyError
+from urllib3.exceptions import MaxRetryError, ProtocolError, ProxyError
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
@@ -278,6 +279,9 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "a cut handshake": (ssl.SSLEOFError(8, CANARY), RETRYABLE),
     "no trust": (requests.exceptions.SSLError(ssl.SSLCertVerificationError(1, CANARY)), FATAL),
     "a cut answer": (requests.exceptions.ChunkedEncodingError(CANARY), RETRYABLE),
+    "a cut answer, by urllib": (IncompleteRead(CANARY.encode(), 9), RETRYABLE),
+    "a cut answer, by urllib3": (caused(ProtocolError(CANARY, IncompleteRead(b"", 9))), RETRYABLE),
+    "no HTTP, by urllib": (BadStatusLine(CANARY), RETRYABLE),
     "no JSON": (requests.JSONDecodeError(CANARY, "", 0), RETRYABLE),
     "tried too often": (requests.exceptions.RetryError(CANARY), RETRYABLE),
     "down, by urllib": (HTTPError("", 503, CANARY, Message(), None), RETRYABLE),

@@ -19,6 +19,22 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"url": "mssql+pyodbc://u:p@/?odbc_connect=SERVER%3Db%3BPWD%3Dx"},
     ),
     ({"dsn": "host=db1 password=x"}, {"dsn": "host=db2 password=x"}),
+    *(
+        ({"dsn": text.format("a")}, {"dsn": text.format("b")})
+        for text in (
+            "password=Kq?7x host={}",
+            "host={} password='K q?7x'",
+            "jdbc:sqlserver://h:1433;password=p?q;databaseName={}",
+            "jdbc:mysql://h/crm?password=x&db={}",
+            "file:///x?y=1;password=x&db={}",
+            "PWD=x;BlobEndpoint=https://h/c?container={}",
+        )
+    ),
+    # They may be logins, or a sheet, a company, a column, an inbox.
+    *(
+        ({"url": f"https://h/x?{name}=a1b2c3d4e5f6a7b8c9"}, {"url": f"https://h/x?{name}=a1b2c3d4e5f6a7b8c0"})
+        for name in ("key", "code", "sort_key", "partition-key", "email", "login", "author", "oauth_client")
+    ),
     ({"env": {"PGHOST": "db1"}}, {"env": {"PGHOST": "db2"}}),
     (
         {"connection_string": "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=eA=="},
@@ -110,6 +126,24 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"url": "mssql+pyodbc://v:q@/?odbc_connect=SERVER%3Da%3BPWD%3Dy%3BDATABASE%3Dd"},
     ),
     ({"dsn": "host=db password='x \\' y'"}, {"dsn": "host=db password=z"}),
+    *(
+        ({"dsn": text.format(before)}, {"dsn": text.format(now)})
+        for text in (
+            "host=db1 dbname=crm password={}",
+            "password={} host=db1 options=a?b=1",
+            "host=db1 password='{}' dbname=crm",
+            "DRIVER=x;SERVER=a;PWD={};DATABASE=d",
+            "DRIVER=x;SERVER=a;PWD={{{}}};DATABASE=d",
+            "jdbc:sqlserver://h:1433;user=x;password={};databaseName=d",
+        )
+        for before, now in (("Kq?7x", "Kq?8y"), ("Kq7x", "Kq?7x"), ("?a=1&b=2", "x"))
+    ),
+    ({"odbc": "PWD={a}}b;c?d};DATABASE=d"}, {"odbc": "PWD={x}}y?z;};DATABASE=d"}),
+    *(
+        ({"url": f"{place}?{name}=a"}, {"url": f"{place}?{name}=b"})
+        for place in ("https://h/x", "md:crm")
+        for name in ("auth", "x-auth", "hmac", "pw", "subscription-key", "x-functions-key", "mytoken", "user")
+    ),
     ({"dsn": "postgresql://a:x@db/crm"}, {"dsn": "postgresql://b:y@db/crm"}),
     ({"env": {"PGPASSWORD": "x", "PGHOST": "a"}}, {"env": {"PGPASSWORD": "y", "PGHOST": "a"}}),
     (

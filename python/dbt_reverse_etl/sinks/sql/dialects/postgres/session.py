@@ -86,7 +86,7 @@ NEXT_STEPS = {
     NO_RIGHT: GRANT_DATABASE,
     UNREACHABLE: CORRECT_SERVER,
 }
-_NOT_REACHED = "Connection refused|No route to host|could not translate host name|failed to resolve host|timeout expired|No such file or directory"
+_ANSWERED = ":  "  # behind the severity of an error of the server, in each language; texts of libpq have one blank
 FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
@@ -213,6 +213,5 @@ def login_step(error: psycopg.Error) -> str | None:
     if not isinstance(error, NotConnected):
         return None
     reason = connect_failure(str(error))[1]
-    # Any text that nobody knows counts as unreachable, too: of a server that starts, or in another language.
-    is_known = reason != UNREACHABLE or re.search(_NOT_REACHED, str(error)) is not None
-    return NEXT_STEPS.get(reason) if is_known else None
+    # A server that answers, as while it starts, has the right host and port.
+    return None if reason == UNREACHABLE and _ANSWERED in str(error) else NEXT_STEPS.get(reason)

@@ -196,9 +196,9 @@ _MAKES_ROW = re.compile(
     r"|case\b((?!\b(then|else)\b(?!\s+(new|old|null)\s+(when|else|end)\b))[^;])*;)",
     re.IGNORECASE,
 )
-# Comments, texts and quoted names make no row.
+# Comments, texts and quoted names make no row. A `$` within a name, as in `a$b$`, begins no text.
 _ASIDE = re.compile(
-    r"--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$|\be'(?:\\.|''|[^'\\])*'|'[^']*'|\"(?!new\")[^\"]*\"",
+    r"--[^\n]*|/\*.*?\*/|(?<![\w$])\$(\w*)\$.*?\$\1\$|\be'(?:\\.|''|[^'\\])*'|'[^']*'|\"(?!new\")[^\"]*\"",
     re.DOTALL | re.IGNORECASE,
 )
 
