@@ -69,14 +69,15 @@ def changes(rows: Sequence[Row | Any], *, show_values: bool) -> list[KeyChange]:
 
 
 def _change(row: Any, old: Any, new: Any, *, show_values: bool) -> KeyChange:
-    was, now = (json.loads(one._row) if one else {} for one in (old, new))
+    # A float of Python has 15 digits, a decimal up to 38.
+    was, now = (json.loads(one._row, parse_float=str) if one else {} for one in (old, new))
     return KeyChange(
         snapshot=row._snapshot_id,
         captured_at=utc(row._captured_at),
         change=row._change.partition("_")[0],
         columns=tuple(name for name in now if was and was.get(name) != now[name]),
-        before_hash=old._row_hash if old else None,
-        after_hash=new._row_hash if new else None,
+        before_hash=str(old._row_hash) if old else None,
+        after_hash=str(new._row_hash) if new else None,
         before=old._row if old and show_values else None,
         after=new._row if new and show_values else None,
     )

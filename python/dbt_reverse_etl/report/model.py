@@ -125,7 +125,7 @@ class KeyChange:
 
     Attributes:
         columns: names of the columns whose value changed; empty for an insert and a delete.
-        before_hash, after_hash: of the row; None where there is no row.
+        before_hash, after_hash: of the row, as text: many readers of JSON round so large a number; None where there is no row.
         before, after: the row as JSON, only where row values were asked for.
     """
 
@@ -133,8 +133,8 @@ class KeyChange:
     captured_at: datetime
     change: str
     columns: Sequence[str] = ()
-    before_hash: int | None = None
-    after_hash: int | None = None
+    before_hash: str | None = None
+    after_hash: str | None = None
     before: str | None = None
     after: str | None = None
 

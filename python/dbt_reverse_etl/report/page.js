@@ -69,12 +69,14 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 
   // A link into a panel opens it.
-  const open = () => {
-    const to = document.getElementById(location.hash.slice(1));
+  const open = (hash) => {
+    const to = document.getElementById(hash.slice(1));
     if (to instanceof HTMLDetailsElement) to.open = true;
   };
-  addEventListener("hashchange", open);
-  open();
+  addEventListener("hashchange", () => open(location.hash));
+  // The second click on a link changes no hash.
+  document.addEventListener("click", ({ target }) => open(target.closest("a")?.hash ?? ""));
+  open(location.hash);
 
   const find = document.getElementById("find");
   const parts = [...document.querySelectorAll("[data-find]")];
@@ -95,14 +97,19 @@
   };
   find.addEventListener("input", search);
 
-  // On paper no panel can be opened.
+  // On paper no panel can be opened, and a chart keeps the size and the colours in which it was drawn.
   let closed = [];
+  const paper = (on) => {
+    document.documentElement.classList.toggle("paper", on);
+    again();
+  };
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details:not([open])")];
     for (const panel of closed) panel.open = true;
-    draw();
+    paper(true);
   });
   addEventListener("afterprint", () => {
     for (const panel of closed) panel.open = false;
+    paper(false);
   });
 })();

@@ -1,7 +1,8 @@
-"""`report --key`: what is no key of a chosen changelog is refused before a session starts."""
+"""`report --key`: what is no key of a chosen changelog is refused before a session starts, and what the history of one says."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings
 from dbt_reverse_etl.delivery.ports import OneRow
 from dbt_reverse_etl.report import key_reading, reading
-from dbt_reverse_etl.report.key_reading import read_keys
+from dbt_reverse_etl.report.key_reading import changes, read_keys
 from dbt_reverse_etl.report.model import KeyHistory
 
 PEOPLE = Changelog("model.shop.people", "people", "people", ("id",), ChangelogSettings())
@@ -99,3 +100,30 @@ def test_a_changelog_without_a_sync_or_a_table_has_a_history_without_changes() -
     pusher: Any = SimpleNamespace(head=head)
     found = read_keys(pusher, [PEOPLE], {PEOPLE.unique_id: {}}, ['{"id": 1}'], show_values=False)
     assert found == [KeyHistory("people", '{"id": 1}', [])]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("12345678901234567.01", "12345678901234567.02"),
+        ("0.1000000000000000000000000000000000001", "0.1000000000000000000000000000000000002"),
+        ("99999999999999999999999999999999999998", "99999999999999999999999999999999999999"),
+        ('[{"a":12345678901234567.01}]', '[{"a":12345678901234567.02}]'),
+        ("[-0.0]", "[0.0]"),
+        ('"NaN"', "1.5"),
+        ("null", "0"),
+    ],
+)
+def test_an_update_names_its_column_whatever_digit_changed_and_no_other_and_a_hash_is_text(
+    before: str, after: str
+) -> None:
+    def row(change: str, value: str, row_hash: int) -> Any:
+        text = f'{{"id":1,"same":0.10,"nothing":"NaN","x":{value}}}'
+        about = {"_snapshot_id": 2, "_captured_at": datetime(2026, 1, 1), "_row_hash": row_hash}
+        return SimpleNamespace(_change=change, _row=text, **about)
+
+    hashes = (303225653196540929, -303225653196540931)
+    rows = [row("update_preimage", before, hashes[0]), row("update_postimage", after, hashes[1])]
+    [found] = changes(rows, show_values=False)
+    assert found.columns == ("x",)
+    assert (found.before_hash, found.after_hash) == tuple(map(str, hashes)), "JavaScript rounds numbers beyond 2^53"

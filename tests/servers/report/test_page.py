@@ -32,6 +32,8 @@ HOSTILE = (
 )
 OURS = ("succeeded", "partial", "failed", "next_run", "at_a_time", "on_change")
 WIDTHS = {"a desktop": 1280, "a phone": 390}
+PAPER = {"A4 upright": 718, "A4 on its side": 1046}
+PRINT = "dispatchEvent(new Event('beforeprint'))"
 
 
 class Outline(HTMLParser):
@@ -284,11 +286,59 @@ def test_a_printed_page_shows_every_panel_and_the_screen_none_more(opened: Any) 
     page = opened(render(replace(made, syncs=[replace(made.syncs[0], name=f"sync_{n}") for n in range(5)])))
     closed = page.locator("details:not([open])").count()
     assert closed > 0
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.evaluate(PRINT)
     assert page.locator("details:not([open])").count() == 0
     assert page.evaluate("[...document.querySelectorAll('canvas')].every(one => Chart.getChart(one).width > 0)")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details:not([open])").count() == closed
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("width", PAPER.values(), ids=PAPER)
+@pytest.mark.parametrize("made", [report, forty])
+def test_a_printed_page_cuts_no_column_and_no_chart(opened: Any, made: Callable[[], Report], width: int) -> None:
+    page = opened(render(made()))
+    page.evaluate(PRINT)  # before the browser lays the page out for paper
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(CUT) == []
+    wider = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
+    assert page.evaluate(wider) == [], "overlaps the border of its panel"
+    assert page.locator("search, nav, .skip").evaluate_all("all => all.every(one => !one.checkVisibility())")
+    page.set_viewport_size({"width": 480, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") > 480, "on A5 a browser shrinks what is wider"
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_from_dark_mode_a_page_is_printed_in_the_colours_of_light_mode_and_is_dark_again_after_it(opened: Any) -> None:
+    colours = (
+        "[...document.querySelectorAll('canvas')].map(one => Chart.getChart(one)).map(chart =>"
+        " [chart.options.plugins.legend.labels.color, chart.options.scales.y.grid.color, chart.data.datasets[0].backgroundColor])"
+        ".concat([[getComputedStyle(document.body).color]])"
+    )
+    light = opened(render(one())).evaluate(colours)
+    page = opened(render(one()), scheme="dark")
+    dark = page.evaluate(colours)
+    page.evaluate(PRINT)
+    assert page.evaluate(colours) == light != dark
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(colours) == dark
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).color") == light[-1][0], "also without a script"
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize("how", ["mouse", "keyboard"])
+def test_a_link_to_a_panel_opens_it_each_time(opened: Any, how: str) -> None:
+    page = opened(render(report()))
+    link = page.locator("#syncs tbody th a").first
+    panel = page.locator("#runs-1")
+    for _ in range(2):
+        assert not panel.evaluate("panel => panel.open")
+        link.click() if how == "mouse" else link.press("Enter")
+        page.wait_for_function("document.getElementById('runs-1').open", timeout=5000)
+        panel.locator("summary").click()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
