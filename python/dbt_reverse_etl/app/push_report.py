@@ -10,7 +10,7 @@ from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOpera
 from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Standing, explained
 
 OVERTAKEN = "overtaken"
-_LONGEST = 500  # characters
+_LONGEST = 1000  # characters: the message of a blocked push with long names fits
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,5 @@ class Report:
     @property
     def why(self) -> str:
         """What there is to say of how it ended: no row value, no secret, and not too long for a message."""
-        return redact("; ".join(filter(None, (self.message or self.standing.reason, *explained(self.standing)))))[
-            :_LONGEST
-        ]
+        text = redact("; ".join(filter(None, (self.message or self.standing.reason, *explained(self.standing)))))
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -241,7 +241,7 @@ class SyncPush(OneSync):
         self.sink, self.state = self._make_sink(), self._shared.ledger.read(self.id)
 
     def plan(self, rows: int) -> Report:
-        """The pending rows by operation, and a sample of their keys."""
+        """The pending rows by operation, a sample of their keys, and what would block a push of them."""
         known = self._known_to_plan()
         if known is None:
             return self._without_snapshot("planned")
@@ -262,11 +262,12 @@ class SyncPush(OneSync):
         state = self.state.for_spec(spec.id, spec.text)
         source = self._source(state, spec, self._head())
         try:
-            found = preview(source, state, self._ports(spec, self._head), self._policy, spec.mode, rows)
+            ports = replace(self._ports(spec, self._head), guard=self._guard)
+            found = preview(source, state, ports, self._policy, spec.mode, rows)
         finally:
             source.close()
-        message = "; ".join(filter(None, [self._left(self.state), self._stopped(spec), *self._notes]))
-        return self._report("planned", known, message=message, standing=here, **found)
+        notes = [self._left(self.state), self._stopped(spec), *self._notes, found["message"]]
+        return self._report("planned", known, standing=here, **found | {"message": "; ".join(filter(None, notes))})
 
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
         def source_for(state: State) -> PendingRows:

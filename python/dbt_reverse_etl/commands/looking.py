@@ -71,8 +71,12 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
 @click.command()
 @project_options
 @click.argument("syncs", metavar="[SYNC]...", nargs=-1)
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1), help="Show so many rows of each.")
-def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int) -> int:
+@click.option(
+    "--limit", type=click.IntRange(min=1), show_default="100, with --json all", help="Show so many rows of each."
+)
+def undelivered(
+    place: Place, selectors: tuple[str, ...], as_json: bool, syncs: tuple[str, ...], limit: int | None
+) -> int:
     """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
     from dbt_reverse_etl.delivery.health import Health
     from dbt_reverse_etl.terminal import console, output
@@ -80,14 +84,15 @@ def undelivered(place: Place, selectors: tuple[str, ...], as_json: bool, syncs: 
     with Opened(place, (*selectors, *syncs)) as opened:
         found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
         stand = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
+    limit = limit or (None if as_json else 100)
     rows = [row for some in found.values() for row in some[:limit]]
     if as_json:
-        put_json(rows)
+        put_json([*rows, *(row for one in stand for row in console.not_listed(one))])
     elif rows:
         columns = ("sync", "key", "operation", "outcome", "attempts", "next_attempt", "reason")
         output.put(console.table(columns, rows))
     for name, some in found.items():
-        if len(some) > limit:
+        if limit and len(some) > limit:
             say(f"{name}: {limit} of {console.number_of(len(some), 'row')} shown: --limit", "info")
     others = [one for one in stand if one["health"] != Health.OK]
     for one in others:  # what a sync has still to plan, or has planned and not reached, no list has
@@ -123,8 +128,10 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
             screen = shown()
             with invocation.watched(opened.pusher, screen):
                 invocation.push_all(opened.pusher, due, opened.overview_now(), reports.append, screen.glance)
+    pushed = {report.sync: report for report in reports}
+    ended = [(found, pushed.get(found.sync)) for found in results]
     if as_json:
-        put_json([console.reconciled_as_json(found, sample) for found in results])
+        put_json([console.reconciled_as_json(found, push, sample) for found, push in ended])
     else:
         for number, found in enumerate(results, 1):
             level = console.reconciled_level(found)
@@ -135,9 +142,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
                 say(f"    {one.kind:9} {one.key}", "info")
     for number, report in enumerate(reports, 1):
         shown().tell(report, number, len(reports))
-    codes = [one.exit_code for one in [*results, *reports]]
-    waiting = ExitCode.FAILED if any(report.counts.skipped.total for report in reports) else ExitCode.OK
-    return int(max([waiting, *codes]))
+    return int(max((console.reconciled_code(*one) for one in ended), default=ExitCode.OK))
 
 
 @click.command()

@@ -36,6 +36,26 @@ class Listed:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What is pending, as a push and a plan of it count it.
+
+    Attributes:
+        attempted: rows that a run that is planned now attempts; by it and `refused` the guards judge.
+        refused: those of them that have passed the guards before.
+        wait: of `Listed`.
+        far: they are so many that they are sent from where they are.
+        at: when they were counted.
+    """
+
+    histogram: Histogram
+    attempted: PerOperation
+    refused: PerOperation
+    wait: pa.Table
+    far: bool
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run is going to send.
 
@@ -108,17 +128,23 @@ def listed(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
     return Listed(wait, refused_before(rows, known)[1])
 
 
+def count(source: Source, state: State, ports: Ports, policy: Policy, mode: Mode) -> Counted:
+    """What is pending, and what of it a run attempts."""
+    now, histogram = ports.clock.now(), source.planned()
+    far = ports.executors is not None and histogram.total.total >= policy.executors_from
+    known = listed(source, state, ports.sink, mode, policy, now, far=far)
+    waiting, refused = (count_operations(rows.column(OPERATION)) for rows in (known.wait, known.refused))
+    return Counted(histogram, histogram.total - waiting, refused, known.wait, far, now)
+
+
 def _of_all(  # noqa: PLR0913  (each is a part of the run)
     job: Job, ports: Ports, policy: Policy, state: State, source: Source, *, after_crash: bool
 ) -> Plan:
-    now, histogram = ports.clock.now(), source.planned()
-    far = ports.executors is not None and histogram.total.total >= policy.executors_from
-    known = listed(source, state, ports.sink, job.task.mode, policy, now, far=far)
-    attempted = histogram.total - count_operations(known.wait.column(OPERATION))
-    override = ports.guard(attempted, count_operations(known.refused.column(OPERATION)), state)
-    remote = ports.executors(source) if ports.executors and far else None
-    size = policy.executor_waves if far else _driver_waves(policy, after_crash=after_crash)
-    return Plan(source, histogram, Waves(histogram, size), now, remote, override)
+    counted = count(source, state, ports, policy, job.task.mode)
+    override = ports.guard(counted.attempted, counted.refused, state)
+    remote = ports.executors(source) if ports.executors and counted.far else None
+    size = policy.executor_waves if counted.far else _driver_waves(policy, after_crash=after_crash)
+    return Plan(source, counted.histogram, Waves(counted.histogram, size), counted.at, remote, override)
 
 
 def _driver_waves(policy: Policy, *, after_crash: bool) -> WaveSize:

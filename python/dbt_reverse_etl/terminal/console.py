@@ -111,19 +111,28 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def reconciled_as_json(report: Reconciled, sample: int) -> dict[str, Any]:
-    """A report with plain values, and some of the keys that differ."""
+def reconciled_code(report: Reconciled, push: Report | None) -> ExitCode:
+    """Of one sync, with the push of its repair: rows that wait are not repaired yet."""
+    if push is None:
+        return report.exit_code
+    return max(report.exit_code, push.exit_code, ExitCode.FAILED if push.counts.skipped.total else ExitCode.OK)
+
+
+def reconciled_as_json(report: Reconciled, push: Report | None, sample: int) -> dict[str, Any]:
+    """A report with plain values, some of the keys that differed before the repair, and the push of it."""
     found = report.differences
     rows = {} if found is None else {"rows": found.rows, **found.counts}
     shown = [] if found is None else [[one.kind, one.key] for one in found.first[:sample]]
     return {
         "sync": report.sync,
         "destination": report.destination,
-        "exit_code": int(report.exit_code),
+        "exit_code": int(reconciled_code(report, push)),
         **rows,
         "seconds": report.seconds,
         "message": report.message,
         "sample": shown,
+        "repaired": report.repaired,
+        "push": as_json(push) if push else None,
     }
 
 
@@ -197,12 +206,30 @@ def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
             "key": key,
             "operation": row.operation,
             "outcome": row.outcome,
+            "rows": 1,
             "attempts": row.attempts,
             "next_attempt": next_attempt(row, now, park_doubt=park_doubt),
             "reason": redact(row.reason),
             "first_failed_at": row.first_failed_at.isoformat(timespec="seconds"),
         }
         for key, row in sorted(rows.items())
+    ]
+
+
+def not_listed(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """From a row of `status`: what no list has by key, for a list that seems complete without it."""
+    unknown = dict.fromkeys(("key", "operation", "attempts", "first_failed_at"))
+    return [
+        {
+            "sync": row["sync"],
+            **unknown,
+            "outcome": one["outcome"],
+            "rows": one["rows"],
+            "next_attempt": "next run",
+            "reason": one["reason"],
+        }
+        for one in row["left"]
+        if one["since"] is None
     ]
 
 

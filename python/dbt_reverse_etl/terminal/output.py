@@ -49,7 +49,7 @@ def _text(env: Mapping[str, str], *, timed: bool, to_stderr: bool) -> Write:
 
 def _json_lines(*, to_stderr: bool) -> Write:
     def write(text: str, level: str, about: Mapping[str, Any]) -> None:
-        line = orjson.dumps({"at": _now(), "level": level, "message": text.strip(), **about}).decode()
+        line = _dumped({"at": _now(), "level": level, "message": text.strip(), **about}).decode()
         _put_utf_8(_unmoving(line).encode(), err=to_stderr)
 
     return write
@@ -62,7 +62,22 @@ def put(text: str) -> None:
 
 def put_json(document: object) -> None:
     """One JSON document on stdout, in UTF-8 whatever the terminal takes."""
-    _put_utf_8(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    _put_utf_8(_dumped(document, orjson.OPT_INDENT_2))
+
+
+def _dumped(document: object, option: int | None = None) -> bytes:
+    try:
+        return orjson.dumps(document, option=option)
+    except TypeError:  # the name of a file need not be UTF-8
+        return orjson.dumps(_in_utf_8(document), option=option)
+
+
+def _in_utf_8(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_in_utf_8(key): _in_utf_8(one) for key, one in value.items()}
+    return [*map(_in_utf_8, value)] if isinstance(value, (list, tuple)) else value
 
 
 def _put_utf_8(text: bytes, *, err: bool = False) -> None:
@@ -71,9 +86,9 @@ def _put_utf_8(text: bytes, *, err: bool = False) -> None:
     click.echo(text if is_binary else text.decode(), err=err)
 
 
-def _in_letters_of(stream: TextIO, text: str) -> str:
+def _in_letters_of(stream: TextIO | None, text: str) -> str:
     """A name that the terminal has no letters for must not end a push, and none may move its cursor or turn the line around."""
-    encoding = stream.encoding or "utf-8"
+    encoding = (stream and stream.encoding) or "utf-8"
     return _unmoving(text).encode(encoding, "backslashreplace").decode(encoding)
 
 

@@ -139,9 +139,9 @@ def _picture(looks: list[Look], width: int) -> RenderableType:
     return grid
 
 
-def on_terminal(stream: IO[str], env: Mapping[str, str]) -> bool:
-    """Whether bars can be drawn there."""
-    return stream.isatty() and env.get("TERM") != "dumb"
+def on_terminal(stream: IO[str] | None, env: Mapping[str, str]) -> bool:
+    """Whether bars can be drawn there; None: the stream is closed."""
+    return stream is not None and stream.isatty() and env.get("TERM") != "dumb"
 
 
 def colours(env: Mapping[str, str]) -> bool:

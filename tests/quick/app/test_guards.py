@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.guards import asks_for_visible_rows, check_guards, failed_tests, refuse_unknown, violations
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import PerOperation
@@ -83,6 +84,26 @@ def test_failed_tests_are_named_as_dbt_names_them() -> None:
     assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [
         "tests not passed of people: current_unique_people_id"
     ]
+    assert failed_tests("people", [f"test.shop.t{number}.1" for number in range(9)]) == [
+        "tests not passed of people: t0, t1, t2 and 6 more"
+    ]
+
+
+def test_the_next_step_of_a_blocked_push_fits_into_an_alert_whatever_was_found() -> None:
+    sync, model, test = (word + "_" * (63 - len(word)) for word in ("crm", "people", "unique"))  # dbt's longest test
+    planned = PerOperation(123_456_789, 123_456_789, 123_456_789)
+    found = failed_tests(model, [f"test.shop.{test}.1"] * 9)
+    guards = Guards.model_validate({"max_deletes": "10%", "max_changes": "10%"})
+    with pytest.raises(GuardBlocked) as blocked:
+        check_guards(sync, [*found, *violations(guards, planned, 2 * 10**8, first=False)], planned, 12345, [])
+    report = Report(sync, "crm.people", "blocked", message=str(blocked.value))
+    assert report.why == report.message
+
+
+def test_a_text_that_does_not_fit_into_an_alert_ends_with_an_ellipsis() -> None:
+    whole, cut = (Report("crm", "crm.people", "failed", message="x" * length).why for length in (1000, 1001))
+    assert whole == "x" * 1000
+    assert cut == "x" * 999 + "…"
 
 
 @pytest.mark.guarantee("Guards")

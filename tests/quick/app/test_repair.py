@@ -1,7 +1,9 @@
-"""What a repair says to the ledger."""
+"""What a repair says to the ledger, and to a program that asked for it."""
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -9,9 +11,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from click.testing import CliRunner
 
-from dbt_reverse_etl.app import compared_sync, push
+from dbt_reverse_etl import cli
+from dbt_reverse_etl.app import compared_sync, invocation, push
 from dbt_reverse_etl.app.compared_sync import Found
+from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import (
     DIFFERENT,
     DUPLICATE,
@@ -21,10 +26,13 @@ from dbt_reverse_etl.app.reconcile import (
     MISSING,
     Difference,
     Differences,
+    Reconciled,
     undelivered_of,
 )
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
+from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.config.settings import SyncSettings
+from dbt_reverse_etl.delivery.counts import Counts, PerOperation
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec
 
@@ -113,3 +121,32 @@ def test_a_column_that_came_after_the_position_needs_a_push_before_it_is_compare
     head: Any = SimpleNamespace(columns=())
     assert not compared_sync.ComparedSync._sends_as_now(one, before, head)
     refused.assert_called_once()
+
+
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("of_push", "code"),
+    [
+        (Report("crm", "crm.people", "succeeded"), ExitCode.OK),
+        (Report("crm", "crm.people", "failed", ExitCode.FAILED, message="no answer"), ExitCode.FAILED),
+        (Report("crm", "crm.people", "succeeded", counts=Counts(skipped=PerOperation(1))), ExitCode.FAILED),
+    ],
+    ids=["done", "failed", "a row waits"],
+)
+def test_the_json_of_a_repair_has_what_became_of_its_push_and_the_exit_code_that_counts_it(
+    of_push: Report, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {**dict.fromkeys(KINDS, 0), MISSING: 3}
+    found = [Reconciled(name, "crm.people", ExitCode.OK, Differences(5, counts, []), 0.1, "") for name in ("crm", "b")]
+    found[0] = replace(found[0], repaired=3)
+    comparing: Any = SimpleNamespace(reconcile=lambda one, *_, **__: one)
+    opened = SimpleNamespace(pusher=comparing, overview=None, chosen=found, overview_now=lambda: None)
+    monkeypatch.setattr(looking, "Opened", lambda *_, **__: nullcontext(opened))
+    monkeypatch.setattr(invocation, "watched", lambda *_: nullcontext())
+    monkeypatch.setattr(invocation, "push_all", lambda _pusher, _due, _overview, ended, _glance: ended(of_push))
+    said = CliRunner().invoke(cli.cli, ["reconcile", "--repair", "--json"], standalone_mode=False)
+    repaired, other = json.loads(said.stdout)
+    assert (said.return_value, repaired["exit_code"], other["exit_code"]) == (code, code, ExitCode.OK)
+    assert (repaired["missing"], repaired["repaired"], other["repaired"]) == (3, 3, 0)
+    assert (repaired["push"]["status"], repaired["push"]["message"]) == (of_push.status, of_push.message)
+    assert other["push"] is None

@@ -191,10 +191,25 @@ def test_a_json_list_of_undelivered_rows_is_not_cut_without_a_word_and_an_empty_
     two = {key: replace(LEFT["k"], key=key) for key in "kl"}
     refused = at(A, 5, status="partial", undelivered=two)
     cut = commanded(monkeypatch, refused, "undelivered", "--json", "--limit", "1")
-    assert [row["key"] for row in json.loads(cut.stdout)] == ["k"]
+    assert [(row["key"], row["rows"]) for row in json.loads(cut.stdout)] == [("k", 1)]
     assert cut.stderr.splitlines()[0] == "a: 1 of 2 rows shown: --limit"
+    many = at(A, 5, status="partial", undelivered={key: replace(LEFT["k"], key=key) for key in map(str, range(101))})
+    assert len(json.loads(commanded(monkeypatch, many, "undelivered", "--json").stdout)) == 101
+    shown = commanded(monkeypatch, many, "undelivered")
+    assert (shown.stdout.count("too long"), "a: 100 of 101 rows shown: --limit" in shown.stdout) == (100, True)
     failed = commanded(monkeypatch, at(A, 5, status="failed", message="no answer"), "undelivered", "--json")
     assert (json.loads(failed.stdout), failed.stderr) == ([], "a: failing: failed: no answer\nNo row is listed.\n")
+
+
+@pytest.mark.guarantee("dbt and its commands")
+def test_a_json_list_of_undelivered_rows_counts_those_that_a_run_could_not_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped = at(A, 5, status="failed", message="no answer", counts=STOPPED, undelivered=LEFT)
+    listed, rest = json.loads(commanded(monkeypatch, stopped, "undelivered", "--json", "--limit", "1").stdout)
+    assert (listed["key"], rest["key"], rest["operation"]) == ("k", None, None)
+    assert (rest["sync"], rest["outcome"], rest["rows"]) == ("a", "not acknowledged", 6)
+    assert listed.keys() == rest.keys()
 
 
 @pytest.mark.parametrize("command", ["plan", "reconcile"])

@@ -175,6 +175,9 @@ def comment(number: int, body: str, login: str = "github-actions[bot]") -> dict[
 
 MARK = "<!-- plan of the syncs -->"
 OTHERS = [comment(number, f"coverage {number}") for number in range(1, 131)]
+MOST = 65_536  # characters that GitHub takes
+ROW = f"| crm_contacts | crm.contacts | 0 | {'1' * 40} | 4 | |"
+LONG = f"{ROW}\n" * (MOST // len(ROW) + 1)
 OTHERS += [comment(131, f"{MARK}\nof a person who copied it", "mallory"), comment(132, f"I saw {MARK} above")]
 
 
@@ -188,8 +191,9 @@ OTHERS += [comment(131, f"{MARK}\nof a person who copied it", "mallory"), commen
             "This would update 1 contact.\n",
         ),
         ([comment(140, f"{MARK}\nof yesterday")], ("PATCH", "/repos/shop/dbt/issues/comments/140"), ""),
+        (OTHERS, ("POST", "/repos/shop/dbt/issues/7/comments"), LONG),
     ],
-    ids=["first", "again", "no plan"],
+    ids=["first", "again", "no plan", "too long"],
 )
 def test_the_workflow_writes_one_comment_anew_and_no_comment_of_anybody_else(
     tmp_path: Path, there: list[dict[str, Any]], written: tuple[str, str], plan: str
@@ -205,11 +209,21 @@ def test_the_workflow_writes_one_comment_anew_and_no_comment_of_anybody_else(
     (tmp_path / "plan.md").write_text(plan)
     with http_server(github) as server:
         env = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "shop/dbt", "GH_TOKEN": "canary-token", "NUMBER": "7"}
-        subprocess.run([sys.executable, "-c", step["run"]], cwd=tmp_path, env=env, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", step["run"]], cwd=tmp_path, env=env, check=True, stdout=subprocess.PIPE, text=True
+        )
     *read, last = server.received
     assert {request.method for request in read} == {"GET"}
     assert (last.method, last.path) == written
-    assert last.json == {"body": f"{MARK}\n{plan or 'No plan was made: see the log of the job.' + chr(10)}"}
+    body = last.json["body"]
+    if plan == LONG:
+        shown, note = body.removeprefix(f"{MARK}\n").split("\n\nCut here")
+        assert len(body) <= MOST
+        assert set(shown.split("\n")) == {ROW}, "whole lines"
+        assert note == ": the whole plan is in the log of the job.\n"
+        assert done.stdout == f"{LONG}\n"
+    else:
+        assert body == f"{MARK}\n{plan or 'No plan was made: see the log of the job.' + chr(10)}"
     assert {request.headers["authorization"] for request in server.received} == {"Bearer canary-token"}
 
 

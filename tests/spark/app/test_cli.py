@@ -313,6 +313,8 @@ def test_a_push_that_a_guard_blocks_ends_with_3_and_with_the_override_of_its_mes
     assert shop.rows["blocked"] == BOTH
     (planned,) = read(shop.said["plan of a blocked one"])
     assert (planned["health"], planned["reason"].partition(":")[0]) == ("failing", "blocked")
+    assert planned["message"].startswith("a push would be blocked: 1 deletes, of 2 rows (max_deletes: ")
+    assert planned["message"].endswith("--override 'crm_contacts@2:+0~0-1'")
     assert shop.codes["overridden"][0] == ExitCode.OK == 0
     assert shop.rows["overridden"] == [(1, "Ann")]
 

@@ -1,0 +1,86 @@
+"""What a plan says of a push that its guards or failed tests would block."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from dbt_reverse_etl import cli
+from dbt_reverse_etl.app.push_report import Report
+from dbt_reverse_etl.app.sync_push import SyncPush
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.commands import looking
+from dbt_reverse_etl.config.guards import Guards
+from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.terminal.screen import Screen
+from dbt_reverse_etl.warehouse.spec import Spec
+from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.world import MemoryLedger
+
+A = sync("a", "orders")._replace(guards=Guards.model_validate({"max_deletes": 1}))
+PENDING = PerOperation(update=1, delete=2)
+OVERRIDE = "a@5:+0~1-2"
+DELETES = "2 deletes, of 3 rows (max_deletes: 1)"
+FAILED = "tests not passed of orders: unique_id"
+NEXT = f". Next: mend the model, or let this one pass: dbt-reverse-etl push --select a --override '{OVERRIDE}'"
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
+    monkeypatch.setattr(SyncPush, "_remote", None)
+
+
+def planned(
+    monkeypatch: pytest.MonkeyPatch, *overrides: str, tests: tuple[str, ...] = (), pending: PerOperation = PENDING
+) -> Report:
+    """A plan of a sync that is a snapshot behind."""
+    source = SimpleNamespace(planned=lambda: Histogram((pending,)), close=lambda: None)
+    monkeypatch.setattr(SyncPush, "_source", lambda *_: source)
+    memory: dict[str, Any] = {"ledger": MemoryLedger()}
+    warehouse = replace(pusher(orders=5), overrides=overrides, **memory)
+    return warehouse.plan(A, replace(at(A, 4), failing={"orders": tests} if tests else {}), 0)
+
+
+@pytest.mark.guarantee("Guards")
+@pytest.mark.parametrize(
+    ("tests", "found"),
+    [((), DELETES), (("test.shop.unique_id.1",), f"{FAILED}; {DELETES}")],
+    ids=["a guard", "a failed test, too"],
+)
+def test_a_plan_says_why_a_push_would_be_blocked_and_with_which_override_it_passes(
+    tests: tuple[str, ...], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = planned(monkeypatch, tests=tests)
+    assert report.status == "planned", report.message
+    assert (report.status, report.exit_code, report.planned) == ("planned", ExitCode.OK, PENDING)
+    assert report.message == f"a push would be blocked: {found}{NEXT}"
+    assert planned(monkeypatch, OVERRIDE, tests=tests).message == ""
+    assert planned(monkeypatch, tests=tests, pending=PerOperation()).message == "", "a push would send nothing"
+
+
+@pytest.mark.guarantee("Guards")
+def test_the_command_the_comment_of_a_review_and_a_run_that_only_plans_show_it_after_the_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report, said = planned(monkeypatch), f"a push would be blocked: {DELETES}{NEXT}"
+    opened: Any = SimpleNamespace(pusher=SimpleNamespace(plan=lambda *_: report), overview=None, chosen=[A])
+    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    table, comment = (
+        CliRunner().invoke(cli.cli, ["plan", *more], standalone_mode=False) for more in ((), ("--markdown",))
+    )
+    assert (table.return_value, table.stdout.splitlines()[-1]) == (ExitCode.OK, f"a: {said}")
+    assert comment.stdout.splitlines()[-1] == f"| a | crm.a | 0 | 1 | 2 | {said} |"
+    lines: list[tuple[str, str]] = []
+    Screen(lambda text, level, _: lines.append((text, level))).tell(report, 1, 1)
+    (counts, _), *below = lines
+    assert "[+0 ~1 -2 in" in counts
+    assert (f"  {said}", "warn") in below
