@@ -1,6 +1,22 @@
 {# What the operations on a changelog's history share. While dbt parses a hook that calls one, it does nothing: there is no graph yet. #}
 
 {#
+  The names of tables come from the manifest, and dbt's partial parsing keeps one that was made for another target or profile. Of an older version of
+  this package none is known.
+#}
+{% macro _refuse_other_target() %}
+    {%- set ledger = graph.nodes.get('model.reverse_etl.reverse_etl_ledger') -%}
+    {%- set made_for = ((ledger.config.get('meta') or {}) if ledger else {}).get('reverse_etl_made_for') -%}
+    {%- for part, ours in {'target': target.name, 'profile': target.profile_name}.items() if made_for is mapping and made_for.get(part) and made_for[part] != ours -%}
+        {{ exceptions.raise_compiler_error(
+            'manifest: found the tables of ' ~ part ~ ' ' ~ made_for[part] ~ ', for which it was made; expected those of ' ~ ours ~ ', the ' ~ part ~ ' of this command. Nothing was changed. '
+            ~ 'Next: repeat it with --no-partial-parse, and give dbtRunner no manifest of another ' ~ part
+        ) }}
+    {%- endfor -%}
+{% endmacro %}
+
+
+{#
   The changelog that an operation works on. Returns {name, node, uuid: of this operation, target, head, present: all columns of the table,
   columns: {key, model: [{name, type}], names, dropped: columns of the table that the head no more has}}
 #}

@@ -48,6 +48,7 @@ def maintained(properties: dict[str, str], **arguments: Any) -> list[str]:
         config=SimpleNamespace(materialized="table"),
     )
     ledger = SimpleNamespace(**{**vars(node), "unique_id": "model.reverse_etl.reverse_etl_ledger", "name": "ledger"})
+    ledger.config = {"materialized": "ledger"}
     macros = Macros(
         answer,
         graph=SimpleNamespace(nodes={one.unique_id: one for one in (node, ledger)}),
