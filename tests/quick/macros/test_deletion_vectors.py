@@ -53,6 +53,7 @@ def maintained(properties: dict[str, str], **arguments: Any) -> list[str]:
         answer,
         graph=SimpleNamespace(nodes={one.unique_id: one for one in (node, ledger)}),
         adapter=SimpleNamespace(get_relation=lambda **_: Table("shop.log")),
+        flags=SimpleNamespace(WHICH="run-operation"),
     )
     macros.maintain("log", **arguments)
     return [sql for sql in macros.run if not sql.startswith(("describe", "show", "select"))]
