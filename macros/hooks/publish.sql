@@ -17,13 +17,13 @@
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason = reverse_etl._not_publishable(node, tests, statuses, unit_tests) -%}
-            {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node)) if not reason else none -%}
-            {%- if not reason and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
+            {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node), true) if not reason else none -%}
+            {%- if changelog is not none and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
                 {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
             {%- endif -%}
             {%- if reason -%}
                 {%- do log('publish ' ~ reverse_etl._named(node) ~ ': not published, ' ~ reason, info=true) -%}
-            {%- else -%}
+            {%- elif changelog is not none -%}
                 {%- do reverse_etl._publish(changelog, node.config.meta.reverse_etl.publish) -%}
             {%- endif -%}
         {%- endif -%}

@@ -1,13 +1,31 @@
 {# What the operations on a changelog's history share. While dbt parses a hook that calls one, it does nothing: there is no graph yet. #}
 
 {#
+  The names of tables come from the manifest, and dbt's partial parsing keeps one that was made for another target or profile. Of an older version of
+  this package none is known.
+#}
+{% macro _refuse_other_target() %}
+    {%- set ledger = graph.nodes.get('model.reverse_etl.reverse_etl_ledger') -%}
+    {%- set made_for = ((ledger.config.get('meta') or {}) if ledger else {}).get('reverse_etl_made_for') -%}
+    {%- for part, ours in {'target': target.name, 'profile': target.profile_name}.items() if made_for is mapping and made_for.get(part) and made_for[part] != ours -%}
+        {{ exceptions.raise_compiler_error(
+            'manifest: found the tables of ' ~ part ~ ' ' ~ made_for[part] ~ ', for which it was made; expected those of ' ~ ours ~ ', the ' ~ part ~ ' of this command. Nothing was changed. '
+            ~ 'Next: repeat it with --no-partial-parse, and give dbtRunner no manifest of another ' ~ part
+        ) }}
+    {%- endfor -%}
+{% endmacro %}
+
+
+{#
   The changelog that an operation works on. Returns {name, node, uuid: of this operation, target, head, present: all columns of the table,
   columns: {key, model: [{name, type}], names, dropped: columns of the table that the head no more has}}
+    by_hooks  whether a hook may call it, too: then none, with a line, where there is nothing to work on
 #}
-{% macro _opened_changelog(operation, name) %}
+{% macro _opened_changelog(operation, name, by_hooks=false) %}
     {%- set node = reverse_etl._changelog_node(name) -%}
     {%- set found = reverse_etl._found(node) -%}
     {%- set head = found.head -%}
+    {%- if by_hooks and reverse_etl._is_left_out(operation, name, 'no snapshot' if head is none else '') -%}{{ return(none) }}{%- endif -%}
     {%- if head is none -%}
         {%- do reverse_etl._operation_refuse(operation, name, 'no snapshot', 'a changelog that was captured', 'dbt run --select ' ~ name) -%}
     {%- endif -%}
@@ -15,6 +33,18 @@
         'name': name, 'node': node, 'uuid': local_md5(invocation_id ~ '.' ~ operation ~ '.' ~ node.unique_id ~ '.' ~ head.snapshot_id), 'target': found.target, 'head': head, 'present': found.present,
         'columns': reverse_etl._columns_at(head, [], found.present[reverse_etl._own_columns() | length:]),
     }) }}
+{% endmacro %}
+
+
+{#
+  Whether an operation does nothing in a hook, with a line that names why: a hook also runs in commands that capture nothing, such as `dbt seed` in a new
+  schema, and must not fail them. --empty is a check, which removes nothing.
+#}
+{% macro _is_left_out(operation, name, absent) %}
+    {%- if flags.WHICH == 'run-operation' -%}{{ return(false) }}{%- endif -%}
+    {%- set why = 'there is ' ~ absent ~ ' yet' if absent else 'of --empty or --sample' if reverse_etl._is_partial() else '' -%}
+    {%- if why -%}{%- do log(operation ~ ' ' ~ name ~ ': nothing done, because ' ~ why, info=true) -%}{%- endif -%}
+    {{ return(why != '') }}
 {% endmacro %}
 
 

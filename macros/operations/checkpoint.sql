@@ -4,7 +4,8 @@
 #}
 {% macro checkpoint(model) %}
     {%- if not execute -%}{{ return('') }}{%- endif -%}
-    {%- set changelog = reverse_etl._opened_changelog('checkpoint', model) -%}
+    {%- set changelog = reverse_etl._opened_changelog('checkpoint', model, true) -%}
+    {%- if changelog is none -%}{{ return('') }}{%- endif -%}
     {%- set head = changelog.head -%}
     {%- if head.since_base == 0 -%}
         {%- do reverse_etl._operation_done('checkpoint', changelog, 'nothing to do: snapshot ' ~ head.base ~ ' holds a full image, and nothing changed since') -%}

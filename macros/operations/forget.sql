@@ -10,6 +10,7 @@
 
 {# A request stands in the ledger until the next push of the sync carries it out, once. #}
 {% macro _request(operation, sync) %}
+    {%- do reverse_etl._refuse_other_target() -%}
     {%- set ledger = graph.nodes['model.reverse_etl.reverse_etl_ledger'].relation_name -%}
     {%- set mine = 'exposure.' ~ project_name ~ '.' ~ sync -%}
     {%- set started = "select count(*), count_if(from_json(body, 'exposure string').exposure = " ~ reverse_etl._string(mine) ~ ") from " ~ ledger ~ " where sync = " ~ reverse_etl._string(sync) -%}

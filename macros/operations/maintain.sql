@@ -8,6 +8,7 @@
     {%- if not execute -%}{{ return('') }}{%- endif -%}
     {%- set node = reverse_etl._maintained_node(model) -%}
     {%- set relation = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+    {%- if reverse_etl._is_left_out('maintain', model, 'no table' if relation is none else '') -%}{{ return('') }}{%- endif -%}
     {%- if relation is none or relation.type == 'view' -%}
         {%- do reverse_etl._operation_refuse('maintain', model, 'no table', 'a Delta table', 'dbt run --select ' ~ model) -%}
     {%- endif -%}

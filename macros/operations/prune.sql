@@ -7,7 +7,8 @@
 #}
 {% macro prune(model, keep=none, keep_days=none, dry_run=false, without_syncs=[]) %}
     {%- if not execute -%}{{ return('') }}{%- endif -%}
-    {%- set changelog = reverse_etl._opened_changelog('prune', model) -%}
+    {%- set changelog = reverse_etl._opened_changelog('prune', model, true) -%}
+    {%- if changelog is none -%}{{ return('') }}{%- endif -%}
     {%- for name, value in {'keep': keep, 'keep_days': keep_days}.items() if value is not none and (value is not integer or value < 1) -%}
         {%- do reverse_etl._operation_refuse('prune', model, name ~ ": '" ~ value ~ "'", 'a whole number from 1', 'correct --args') -%}
     {%- endfor -%}

@@ -83,6 +83,7 @@
 
 {# The node that a user names: people, people.v2 of a model with versions, or shop.people where another package has one, too. #}
 {% macro _the_one(name, known, expected) %}
+    {%- do reverse_etl._refuse_other_target() -%}
     {%- set found, names = [], [] -%}
     {%- for node in known if node.name == name or node.unique_id.split('.', 1)[1] in [name, node.package_name ~ '.' ~ name] -%}
         {%- do found.append(node) -%}

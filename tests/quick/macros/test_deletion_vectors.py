@@ -48,10 +48,12 @@ def maintained(properties: dict[str, str], **arguments: Any) -> list[str]:
         config=SimpleNamespace(materialized="table"),
     )
     ledger = SimpleNamespace(**{**vars(node), "unique_id": "model.reverse_etl.reverse_etl_ledger", "name": "ledger"})
+    ledger.config = {"materialized": "ledger"}
     macros = Macros(
         answer,
         graph=SimpleNamespace(nodes={one.unique_id: one for one in (node, ledger)}),
         adapter=SimpleNamespace(get_relation=lambda **_: Table("shop.log")),
+        flags=SimpleNamespace(WHICH="run-operation"),
     )
     macros.maintain("log", **arguments)
     return [sql for sql in macros.run if not sql.startswith(("describe", "show", "select"))]

@@ -6,25 +6,17 @@ import re
 
 import pytest
 
-from tests.support import ROOT
-from tests.support.dbt.macros import Macros
-
-# change_table_ddl prints what its arguments alone decide.
-FILES = {
-    file.stem: file
-    for file in (ROOT / "macros" / "operations").glob("[!_]*.sql")
-    if file.stem != "change_table_ddl"
-}  # fmt: skip
+from tests.support.dbt.macros import OPERATIONS, Macros
 
 
 def test_enough_of_them_are_found() -> None:
-    assert {"adopt", "forget", "import_history", "maintain", "prune", "rollback"} <= FILES.keys()
+    assert {"adopt", "forget", "import_history", "maintain", "prune", "rollback"} <= OPERATIONS.keys()
 
 
 @pytest.mark.guarantee("Capture")
-@pytest.mark.parametrize("operation", sorted(FILES))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_a_hook_that_calls_an_operation_does_not_stop_dbt_from_parsing_the_project(operation: str) -> None:
-    found = re.search(rf"macro {operation}\(\s*([^)]*?)\s*\)", FILES[operation].read_text(encoding="utf-8"))
+    found = re.search(rf"macro {operation}\(\s*([^)]*?)\s*\)", OPERATIONS[operation].read_text(encoding="utf-8"))
     assert found
     needed = [name.strip() for name in found[1].split(",") if "=" not in name]
     macros = Macros(execute=False)  # which has no graph and no adapter

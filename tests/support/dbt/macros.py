@@ -16,7 +16,12 @@ from dbt_reverse_etl.base.sql import _return, _returning
 from tests.support import ROOT
 
 _OF_DBT = ("materializations", "tests")  # folders with tags that only dbt knows
-
+# By name, those that `dbt run-operation` offers; change_table_ddl prints what its arguments alone decide.
+OPERATIONS = {
+    file.stem: file
+    for file in (ROOT / "macros" / "operations").glob("[!_]*.sql")
+    if file.stem != "change_table_ddl"
+}  # fmt: skip
 
 _ENVIRONMENT = Environment(undefined=StrictUndefined, autoescape=False, extensions=["jinja2.ext.do"])
 
