@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +46,11 @@ class _Project:
 
     @property
     def package(self) -> str:
-        """Where the dbt package is kept, beside what `dbt deps` installs."""
-        taken = str(self.settings.get("packages-install-path", "dbt_packages")).strip("/")
-        return f"{'local_packages' if taken == 'packages' else 'packages'}/{PACKAGE}"
+        """Where the dbt package is kept: not in the folder that `dbt deps` empties, which Jinja may name in its own way."""
+        emptied, own = str(self.settings.get("packages-install-path") or "dbt_packages"), f"packages/{PACKAGE}"
+        is_within = (self.folder / own).resolve().is_relative_to((self.folder / emptied).resolve())
+        may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL)
+        return f"local_packages/{PACKAGE}" if is_within or may_be else own
 
     def files(self, *endings: str) -> Iterator[Path]:
         """The files below the model paths, in order."""
@@ -232,7 +235,9 @@ def _require_package(project: _Project) -> None:
         return
     added = with_entry(text, line)
     if added is None or packages_of(added) != [entry, *listed]:
-        project.say(f"{file.name} cannot be edited safely. Add this below `packages:`\n  {line}")
+        project.say(
+            f"{file.name} cannot be edited safely. Write its packages as lines below `packages:`, with this one:\n  {line}"
+        )
         return
     file.write_bytes(added.encode("utf-8"))
     project.wrote(file)
@@ -347,7 +352,19 @@ def _say_what_is_next(project: _Project, then: str) -> None:
     absent = [name for name in ignored if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
     if absent:
         project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
+    if _is_ignored(project):
+        project.say(f"git ignores {project.package}, which dbt deps needs: change .gitignore, or git add --force it")
     project.say(f"{'Done' if project.written else 'Nothing to write'}. Next: dbt deps, dbt run{then}")
+
+
+def _is_ignored(project: _Project) -> bool:
+    """Whether a clone would lack the package. Without git, or out of a repository: no."""
+    file = f"{project.package}/dbt_project.yml"
+    command = ["git", "check-ignore", "-q", file]
+    try:
+        return subprocess.run(command, cwd=project.folder, capture_output=True, check=False).returncode == 0  # noqa: S603
+    except OSError:
+        return False
 
 
 def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:

@@ -35,13 +35,17 @@ def packages_of(text: str) -> list[Any]:
 
 
 def with_entry(text: str, line: str) -> str | None:
-    """The text with one more package, comments kept; None where the list is not written as lines."""
+    """The text with one more package, comments kept; None where the list is written in another way than as lines."""
     end = "\r\n" if "\r\n" in text else "\n"
     if not parsed(text):
         gap = "" if not text or text.endswith("\n") else end
         return f"{text}{gap}packages:{end}  {line}{end}"
     for key, value in _top_level(text):
-        if key.value == "packages" and isinstance(value, yaml.SequenceNode) and not value.flow_style:
+        if key.value != "packages":
+            continue
+        if not value.value or value.tag == "tag:yaml.org,2002:null":
+            return f"{text[: value.start_mark.index].rstrip(' ')}{end}  {line}{text[value.end_mark.index :] or end}"
+        if isinstance(value, yaml.SequenceNode) and not value.flow_style:
             lines = text.splitlines(keepends=True)
             lines.insert(key.start_mark.line + 1, f"{' ' * value.start_mark.column}{line}{end}")
             return "".join(lines)

@@ -265,7 +265,8 @@ class SyncPush(OneSync):
             found = preview(source, state, self._ports(spec, self._head), self._policy, spec.mode, rows)
         finally:
             source.close()
-        message = "; ".join(filter(None, [self._left(self.state), self._stopped(spec), *self._notes]))
+        moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview, planned=True)
+        message = "; ".join(filter(None, [self._left(self.state), moved, self._stopped(spec), *self._notes]))
         return self._report("planned", known, message=message, standing=here, **found)
 
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
