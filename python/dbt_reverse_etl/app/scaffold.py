@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.app.scaffold_texts import BLOCK_COMMENT, EXAMPLE, MODEL, SYNC
+from dbt_reverse_etl.app.scaffold_yaml import mappings, packages_of, parsed, raw, with_entry
 from dbt_reverse_etl.base.dbt_options import model_paths, project_settings
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import package_root
@@ -44,9 +46,11 @@ class _Project:
 
     @property
     def package(self) -> str:
-        """Where the dbt package is kept, beside what `dbt deps` installs."""
-        taken = str(self.settings.get("packages-install-path", "dbt_packages")).strip("/")
-        return f"{'local_packages' if taken == 'packages' else 'packages'}/{PACKAGE}"
+        """Where the dbt package is kept: not in the folder that `dbt deps` empties, which Jinja may name in its own way."""
+        emptied, own = str(self.settings.get("packages-install-path") or "dbt_packages"), f"packages/{PACKAGE}"
+        is_within = (self.folder / own).resolve().is_relative_to((self.folder / emptied).resolve())
+        may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL)
+        return f"local_packages/{PACKAGE}" if is_within or may_be else own
 
     def files(self, *endings: str) -> Iterator[Path]:
         """The files below the model paths, in order."""
@@ -152,22 +156,16 @@ def _versions(project: _Project) -> dict[str, tuple[str, Any]]:
     found: dict[str, tuple[str, Any]] = {}
     files = project.stems(".sql", ".py")
     for dotted in filter(None, (re.fullmatch(r"(.+)\.v(\w+)", stem) for stem in sorted(files))):
-        found[dotted[0]] = (dotted[1], _parsed(dotted[2]))
+        found[dotted[0]] = (dotted[1], parsed(dotted[2]))
         if dotted[1] not in files:
             found[dotted[1]] = found[dotted[0]]
     for file in project.files(".yml", ".yaml"):
-        for model in _mappings(_parsed(_raw(file)), "models"):
+        for model in mappings(parsed(raw(file)), "models"):
             name = str(model.get("name"))
-            for version in _mappings(model, "versions"):
+            for version in mappings(model, "versions"):
                 stem = str(version.get("defined_in") or f"{name}_v{version.get('v')}")
                 found[stem] = found[name] = (name, version.get("v"))
     return found
-
-
-def _mappings(read: Any, key: str) -> list[Mapping[str, Any]]:
-    """Those in a list of a properties file, whose other contents dbt itself refuses."""
-    listed = read.get(key) if isinstance(read, Mapping) else None
-    return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
 
 
 def _refuse_foreign_package(project: _Project) -> None:
@@ -181,7 +179,7 @@ def _refuse_foreign_package(project: _Project) -> None:
 def _refuse_other_entries(project: _Project) -> None:
     """dbt takes no package from two places. The message names no URL, which may hold a token."""
     file = _packages_file(project)
-    for entry in _listed(_raw(file)):
+    for entry in packages_of(raw(file)):
         if (kind := _kind(project, entry)) not in ("", "own"):
             found, expected = f"this package by `{kind}`", f"`local: {project.package}` alone, which init writes"
             next_step = "remove that entry and run init again, or keep it, without init, and update it yourself"
@@ -203,7 +201,7 @@ def _kind(project: _Project, entry: Any) -> str:
 
 
 def _holds_package(folder: Path) -> bool:
-    read = _parsed(_raw(folder / "dbt_project.yml"))
+    read = parsed(raw(folder / "dbt_project.yml"))
     return isinstance(read, Mapping) and read.get("name") == PACKAGE
 
 
@@ -232,12 +230,14 @@ def _require_package(project: _Project) -> None:
     file = _packages_file(project)
     if project.create(file, f"packages:\n  {line}\n"):
         return
-    listed = _listed(text := _raw(file))
+    listed = packages_of(text := raw(file))
     if "own" in [_kind(project, one) for one in listed]:
         return
-    added = _with_entry(text, line)
-    if added is None or _listed(added) != [entry, *listed]:
-        project.say(f"{file.name} cannot be edited safely. Add this below `packages:`\n  {line}")
+    added = with_entry(text, line)
+    if added is None or packages_of(added) != [entry, *listed]:
+        project.say(
+            f"{file.name} cannot be edited safely. Write its packages as lines below `packages:`, with this one:\n  {line}"
+        )
         return
     file.write_bytes(added.encode("utf-8"))
     project.wrote(file)
@@ -246,33 +246,8 @@ def _require_package(project: _Project) -> None:
 def _packages_file(project: _Project) -> Path:
     """dbt allows the list in one of two files."""
     other = project.folder / "dependencies.yml"
-    read = _parsed(_raw(other))
+    read = parsed(raw(other))
     return other if isinstance(read, Mapping) and "packages" in read else project.folder / "packages.yml"
-
-
-def _listed(text: str) -> list[Any]:
-    read = _parsed(text)
-    found = read.get("packages") if isinstance(read, Mapping) else None
-    return list(found) if isinstance(found, list) else []
-
-
-def _with_entry(text: str, line: str) -> str | None:
-    """The text with one more package, comments kept; None where the list is not written as lines."""
-    end = "\r\n" if "\r\n" in text else "\n"
-    if not _parsed(text):
-        gap = "" if not text or text.endswith("\n") else end
-        return f"{text}{gap}packages:{end}  {line}{end}"
-    for key, value in _top_level(text):
-        if key.value == "packages" and isinstance(value, yaml.SequenceNode) and not value.flow_style:
-            lines = text.splitlines(keepends=True)
-            lines.insert(key.start_mark.line + 1, f"{' ' * value.start_mark.column}{line}{end}")
-            return "".join(lines)
-    return None
-
-
-def _top_level(text: str) -> list[tuple[yaml.Node, yaml.Node]]:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    return list(root.value) if isinstance(root, yaml.MappingNode) else []
 
 
 def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
@@ -292,15 +267,15 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
 
 def _is_changelog(project: _Project, source: Path) -> bool:
     """Whether a model is one already, by its own file or a properties file."""
-    listed = [one for file in project.files(".yml", ".yaml") for one in _mappings(_parsed(_raw(file)), "models")]
+    listed = [one for file in project.files(".yml", ".yaml") for one in mappings(parsed(raw(file)), "models")]
     configs = [one.get("config") for one in listed if one.get("name") == source.stem]
     is_listed = any(isinstance(one, Mapping) and one.get("materialized") == "changelog" for one in configs)
-    return is_listed or _CHANGELOG.search(_raw(source)) is not None
+    return is_listed or _CHANGELOG.search(raw(source)) is not None
 
 
 def _has_sync(project: _Project, name: str, changelog: str) -> bool:
     """Whether an exposure has this name, or is a sync of this changelog, whatever its file is called."""
-    exposures = [one for file in project.files(".yml", ".yaml") for one in _mappings(_parsed(_raw(file)), "exposures")]
+    exposures = [one for file in project.files(".yml", ".yaml") for one in mappings(parsed(raw(file)), "exposures")]
     refs = re.compile(rf"""ref\(\s*(['"][^'"]*['"]\s*,\s*)?['"]{re.escape(changelog)}['"]""")
     own = [one for one in exposures if "reverse_etl" in str(one.get("meta")) + str(one.get("config"))]
     return any(one.get("name") == name for one in exposures) or any(
@@ -309,7 +284,7 @@ def _has_sync(project: _Project, name: str, changelog: str) -> bool:
 
 
 def _write_example(project: _Project) -> None:
-    if any(_CHANGELOG.search(_raw(path)) for path in project.files(".sql", ".yml", ".yaml")):
+    if any(_CHANGELOG.search(raw(path)) for path in project.files(".sql", ".yml", ".yaml")):
         return
     sync = SYNC.format(name="MODEL", changelog="MODEL_changelog")
     commented = "".join(f"# {line}\n" for line in sync.splitlines())
@@ -329,7 +304,7 @@ def _write_profile(project: _Project, *, anywhere: bool) -> bool:
         project.say(f"There is no {FILE_NAME} yet. It needs, beside the dbt profile:\n{block}")
     elif not (anywhere or file.resolve().is_relative_to(project.folder.resolve())):
         project.say(f"Add to {file}, or run this with --write-profile:\n{block}")
-    elif _parsed(f"{text}\n{block}") != {**profiles, **_parsed(block)}:
+    elif parsed(f"{text}\n{block}") != {**profiles, **parsed(block)}:
         project.say(f"{file} cannot be edited safely. Add at its end:\n{block}")
     else:
         with file.open("a", encoding="utf-8") as opened:
@@ -342,8 +317,8 @@ def _profiles(project: _Project) -> tuple[Path | None, str, Mapping[Any, Any]]:
     """The file that dbt reads, if there is one, its text, and what that holds."""
     places = profile_directories(None, project.folder, os.environ)
     file = next((path for path in (place / FILE_NAME for place in places) if path.is_file()), None)
-    text = _raw(file) if file else ""
-    read = _parsed(text)
+    text = raw(file) if file else ""
+    read = parsed(text)
     return file, text, read if isinstance(read, Mapping) else {}
 
 
@@ -370,27 +345,26 @@ def _known(profiles: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _say_what_is_next(project: _Project, then: str) -> None:
-    lines = _raw(project.folder / ".gitignore").splitlines()
+    lines = raw(project.folder / ".gitignore").splitlines()
     targets = [target for outputs in _outputs(_profiles(project)[-1], project.settings) for target in outputs.values()]
     has_session = any(isinstance(target, Mapping) and target.get("method") == "session" for target in targets)
     ignored = (*_IGNORED, *_DATA_OF_A_SESSION) if has_session else _IGNORED
     absent = [name for name in ignored if not {name, name.strip("/"), f"/{name}"} & {line.strip() for line in lines}]
     if absent:
         project.say(f"Keep out of git, in .gitignore: {' '.join(absent)}")
+    if _is_ignored(project):
+        project.say(f"git ignores {project.package}, which dbt deps needs: change .gitignore, or git add --force it")
     project.say(f"{'Done' if project.written else 'Nothing to write'}. Next: dbt deps, dbt run{then}")
 
 
-def _parsed(text: str) -> Any:
-    """Plain data; None for text that is not YAML, which may hold secrets and is never quoted."""
+def _is_ignored(project: _Project) -> bool:
+    """Whether a clone would lack the package. Without git, or out of a repository: no."""
+    file = f"{project.package}/dbt_project.yml"
+    command = ["git", "check-ignore", "-q", file]
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # ValueError: a date that no calendar has
-        return None
-
-
-def _raw(file: Path) -> str:
-    """The text with its own line ends; empty where there is no file."""
-    return file.read_bytes().decode("utf-8", errors="replace") if file.is_file() else ""
+        return subprocess.run(command, cwd=project.folder, capture_output=True, check=False).returncode == 0  # noqa: S603
+    except OSError:
+        return False
 
 
 def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:

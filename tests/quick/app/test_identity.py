@@ -150,6 +150,21 @@ def test_rows_of_another_changelog_at_the_same_place_are_said_and_stop_nobody() 
     assert left_elsewhere(now.resolved, ledger.overview(now, CRM)) == ""
 
 
+def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after_its_rows_are_sent() -> None:
+    ledger = Ledger()
+    ledger.push(CRM)
+    moved = replace(CRM, file="other.db")
+    planned = left_elsewhere(moved.resolved, ledger.overview(moved), planned=True)
+    pushed = left_elsewhere(moved.resolved, ledger.overview(moved))
+    for said in (planned, pushed):
+        assert "the rows delivered there stay there. If you changed none of them, an upgrade" in said
+    assert "run adopt now" in planned
+    assert "run adopt" not in pushed, "every row is sent already"
+    assert pushed.endswith(
+        "rows that left the model since the last push before it are still there: delete them yourself"
+    )
+
+
 def test_the_stop_says_what_each_way_out_does() -> None:
     ledger = Ledger()
     ledger.push(CRM)

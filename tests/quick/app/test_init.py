@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,78 @@ def test_an_entry_that_names_the_carried_copy_in_other_words_is_that_of_init(sho
     add(shop, "packages.yml", "packages:\n  - local: ./packages/reverse_etl/\n")
     assert "packages.yml" not in init(shop, None)
     assert init(shop, None) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("packages", "local_packages"),
+        ("./packages/", "local_packages"),
+        ("models/../packages", "local_packages"),
+        (".", "local_packages"),
+        ("{{ env_var('DIR', 'packages') }}", "local_packages"),
+        ("{{ env_var('DIR', 'dbt_packages') }}", "packages"),
+        ("vendor/packages", "packages"),
+        ("packages/installed", "packages"),
+    ],
+)
+def test_the_package_is_never_kept_in_the_folder_that_dbt_deps_empties(shop: Path, path: str, kept: str) -> None:
+    add(shop, "dbt_project.yml", f'name: shop\npackages-install-path: "{path}"\n')
+    assert f"{kept}/reverse_etl" in init(shop, None)
+    listed = yaml.safe_load((shop / "packages.yml").read_text())
+    assert listed == {"packages": [{"local": f"{kept}/reverse_etl"}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("packages: []  # none\n", "packages:\n  ENTRY  # none\n"),
+        ("packages:\n  # - package: a/b\n", "packages:\n  ENTRY\n  # - package: a/b\n"),
+        ("packages:", "packages:\n  ENTRY\n"),
+        ("packages: ~\r\n# end\r\n", "packages:\r\n  ENTRY\r\n# end\r\n"),
+        ("packages: [\n]\n", "packages:\n  ENTRY\n"),
+    ],
+)
+def test_a_list_of_packages_that_is_empty_gets_the_entry_of_init(shop: Path, text: str, expected: str) -> None:
+    (shop / "packages.yml").write_bytes(text.encode())
+    assert "packages.yml" in init(shop, None)
+    assert (shop / "packages.yml").read_bytes().decode() == expected.replace("ENTRY", "- local: packages/reverse_etl")
+
+
+def test_an_empty_list_beside_projects_in_dependencies_gets_the_entry_of_init(shop: Path) -> None:
+    add(shop, "dependencies.yml", "packages: []\nprojects:\n  - name: other\n")
+    init(shop, None)
+    read = yaml.safe_load((shop / "dependencies.yml").read_text())
+    assert read == {"packages": [{"local": "packages/reverse_etl"}], "projects": [{"name": "other"}]}
+
+
+@pytest.mark.parametrize("text", ["packages: [{package: a/b, version: 1.0.0}]\n", "{packages: []}\n"])
+def test_a_list_that_init_cannot_extend_is_kept_and_the_advice_holds_for_it(shop: Path, text: str) -> None:
+    add(shop, "packages.yml", text)
+    said: list[str] = []
+    initialize(shop, said.append)
+    assert (shop / "packages.yml").read_text() == text
+    assert any("as lines below `packages:`, with this one:\n  - local: packages/reverse_etl" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("where", "line", "is_said"),
+    [(".", "packages/", True), ("..", "packages", True), (".", "dbt_packages/", False), (".", "", False)],
+)
+def test_a_package_that_git_ignores_is_named(shop: Path, where: str, line: str, is_said: bool) -> None:
+    subprocess.run(["git", "init", "-q", shop.parent], check=True)
+    add(shop, f"{where}/.gitignore", f"{line}\n")
+    said: list[str] = []
+    initialize(shop, said.append)
+    assert any(line.startswith("git ignores packages/reverse_etl") for line in said) == is_said
+
+
+def test_without_git_or_a_repository_init_is_silent_about_what_git_ignores(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(shop, ".gitignore", "packages/\n")
+    said: list[str] = []
+    initialize(shop, said.append)
+    monkeypatch.setenv("PATH", str(shop))
+    initialize(shop, said.append)
+    assert not any("git ignores" in line for line in said)
