@@ -266,11 +266,9 @@ class SyncPush(OneSync):
             found = preview(source, state, ports, self._policy, spec.mode, rows)
         finally:
             source.close()
-        notes = [self._left(self.state), self._stopped(spec), *self._notes, found["message"]]
-        return self._report("planned", known, standing=here, **found | {"message": "; ".join(filter(None, notes))})
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview, planned=True)
-        message = "; ".join(filter(None, [self._left(self.state), moved, self._stopped(spec), *self._notes]))
-        return self._report("planned", known, message=message, standing=here, **found)
+        notes = [self._left(self.state), moved, self._stopped(spec), *self._notes, found["message"]]
+        return self._report("planned", known, standing=here, **found | {"message": "; ".join(filter(None, notes))})
 
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
         def source_for(state: State) -> PendingRows:
