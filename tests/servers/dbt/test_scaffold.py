@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.app import scaffold
+from dbt_reverse_etl.app.scaffold_yaml import with_entry
 from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.destinations import PlanOnly, collect_destinations
@@ -224,7 +225,7 @@ def test_an_entry_is_added_to_any_list_in_lines_and_nothing_else_changes(
     text = f"# ours\n{head}  # a list\n  # why\n{body}" + ("projects:\n- name: other\n" if extra else "")
     text = text.rstrip("\n") if bare else text
     text = text.replace("\n", "\r\n") if windows else text
-    added = scaffold._with_entry(text, "- local: packages/reverse_etl")
+    added = with_entry(text, "- local: packages/reverse_etl")
     assert added is not None
     assert yaml.safe_load(added) == {**yaml.safe_load(text), "packages": [ENTRY, *packages]}
     lines = added.splitlines(keepends=True)
@@ -235,15 +236,7 @@ def test_an_entry_is_added_to_any_list_in_lines_and_nothing_else_changes(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "packages: []\n",
-        "packages:\n",
-        "packages: [{local: ../a}]\n",
-        "{packages: [{local: ../a}]}\n",
-        "other: 1\n",
-        "a: [\n",
-    ],
+    "text", ["packages: [{local: ../a}]\n", "{packages: [{local: ../a}]}\n", "other: 1\n", "a: [\n"]
 )
 def test_a_list_that_cannot_be_edited_safely_is_left_and_the_user_told(shop: Path, init: Initialize, text: str) -> None:
     (shop / "packages.yml").write_text(text)
