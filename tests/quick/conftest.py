@@ -14,7 +14,7 @@ from tests.support.sinks.sqlite_file import db, path
 __all__ = ["db", "path", "server"]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """OpenSSL takes 17 ms to read all authorities of the web, for each sink; no test here meets one of them."""
     end = "-----END CERTIFICATE-----\n"

@@ -13,13 +13,13 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.overview import Overview, Request
 
 # An upgrade may name the same place otherwise, as CHANGELOG says of `singer` without `identity`.
-UPGRADED = (
+_UPGRADED = (
     "an upgrade names the place otherwise: every row goes there again, "
     "and rows that left the model since the last push before it are still there: delete them yourself"
 )
-UPGRADED_PLAN = (
+_UPGRADED_PLAN = (
     "an upgrade names the place otherwise: if nothing was captured since the last push before it, "
-    "and that left nothing undelivered, run adopt now: only later changes are sent"
+    "and that left nothing undelivered, run the operation adopt now: only later changes are sent"
 )
 
 
@@ -144,7 +144,7 @@ def _rest(sync: Sync, others: Iterable[ResolvedSync]) -> list[Sync]:
 
 
 def left_elsewhere(resolved: ResolvedSync, overview: Overview, *, planned: bool = False) -> str:
-    """What a sync that begins anew leaves where it was before, or finds where it is now.
+    """What stays at the former place of a sync that starts over, or is at its present place already.
 
     Args:
         planned: nothing is sent yet, so that a sync which only an upgrade moved can still go on where it was.
@@ -152,7 +152,7 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, *, planned: bool 
     own = id_of(resolved)
     if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
         moved = "it had another destination, object or project before; the rows delivered there stay there"
-        return f"{moved}. If you changed none of them, {UPGRADED_PLAN if planned else UPGRADED}"
+        return f"{moved}. If you changed none of them, {_UPGRADED_PLAN if planned else _UPGRADED}"
     former = next(formers(resolved, overview), None)
     if former is None:
         return ""

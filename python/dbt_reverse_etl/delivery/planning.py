@@ -129,7 +129,7 @@ def listed(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
 
 
 def count(source: Source, state: State, ports: Ports, policy: Policy, mode: Mode) -> Counted:
-    """What is pending, and what of it a run attempts."""
+    """The pending rows, and those of them that a run attempts now."""
     now, histogram = ports.clock.now(), source.planned()
     far = ports.executors is not None and histogram.total.total >= policy.executors_from
     known = listed(source, state, ports.sink, mode, policy, now, far=far)

@@ -158,7 +158,7 @@ def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after
     pushed = left_elsewhere(moved.resolved, ledger.overview(moved))
     for said in (planned, pushed):
         assert "the rows delivered there stay there. If you changed none of them, an upgrade" in said
-    assert "run adopt now" in planned
+    assert "run the operation adopt now" in planned
     assert "run adopt" not in pushed, "every row is sent already"
     assert pushed.endswith(
         "rows that left the model since the last push before it are still there: delete them yourself"
