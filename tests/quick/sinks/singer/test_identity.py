@@ -26,8 +26,31 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "host={} password='K q?7x'",
             "jdbc:sqlserver://h:1433;password=p?q;databaseName={}",
             "jdbc:mysql://h/crm?password=x&db={}",
+            "jdbc:mysql://h/crm?password=x&db={}&sessionVariables=a=1;b=2",
             "file:///x?y=1;password=x&db={}",
             "PWD=x;BlobEndpoint=https://h/c?container={}",
+            "jdbc:mysql://(host=h,password=x)/crm?schema={}",
+            "jdbc:mysql://(host=h, password='x')/crm{}",
+            "jdbc:mysql://address=(host=h)(password=x)/crm{}",
+            "h:6380,password=x=,ssl=True,defaultDatabase={}",
+            "password=x,ssl=True,defaultDatabase={}",
+            "user=u&password=x&db={}",
+            "x:h;password=a?db={}",
+        )
+    ),
+    # An `@` behind the host, whose port is none of a password.
+    *(
+        ({"url": text.format("a")}, {"url": text.format("b")})
+        for text in (
+            "https://{}:8080/x?mail=me@example.com",
+            "https://{}/x:y?mail=me@example.com",
+            "https://{}?mail=x:me@example.com",
+            "https://{}:/x@y",
+            "https://[::{}]:8080/x@y",
+            "mongodb://{}:27017,h2:27017/crm?x=y@z",
+            "s3://arn:aws:s3:region:1:accesspoint/{}/x@y",
+            "postgresql://u:p?pw=x@{}/crm",
+            "postgresql://u:p#x@{}/crm",
         )
     ),
     # They may be logins, or a sheet, a company, a column, an inbox.
@@ -136,7 +159,21 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "DRIVER=x;SERVER=a;PWD={{{}}};DATABASE=d",
             "jdbc:sqlserver://h:1433;user=x;password={};databaseName=d",
         )
-        for before, now in (("Kq?7x", "Kq?8y"), ("Kq7x", "Kq?7x"), ("?a=1&b=2", "x"))
+        for before, now in (("Kq?7x", "Kq?8y"), ("Kq7x", "Kq?7x"), ("?a,b&c)=", "x"))
+    ),
+    # Here something follows that ends them, so that they may have more.
+    *(
+        ({"dsn": text.format("?a=1&b=2,c=3")}, {"dsn": text.format("x")})
+        for text in ("password={} host=db1 options=a?b=1", "DRIVER=x;PWD={};DATABASE=d", "host=db1 password='{}'")
+    ),
+    *(
+        ({"url": f"postgresql+psycopg://u:{before}@{place}"}, {"url": f"postgresql+psycopg://v:p@{place}"})
+        for before in ("p?x", "p#x", "p/x", "p[x", "1p?a=b&c=d")
+        for place in ("h:5432/crm", "/crm?host=h", "[::1]/crm")
+    ),
+    (
+        {"sas": "SharedAccessSignature=?sv=1&sig=x;BlobEndpoint=h"},
+        {"sas": "SharedAccessSignature=?sv=2&sig=y;BlobEndpoint=h"},
     ),
     ({"odbc": "PWD={a}}b;c?d};DATABASE=d"}, {"odbc": "PWD={x}}y?z;};DATABASE=d"}),
     *(
