@@ -22,6 +22,7 @@ _SECRET_NAME = re.compile(
     r"|credentials?(_json)?|key_?file_json|private_key_(pem|p8|base64)|authorization|auth_?token|cookie|dsn))$"
 )
 # Names of parameters of a URL that hold nothing else. `key` and `code` may hold anything.
+# Both lists are part of the identity of Singer destinations: for another word, those get all rows again.
 _PARAMETER = (
     r"([\w.-]*(password|passwd|secret|token|(api|subscription|functions)_?-?key|signature|hmac)"
     r"|([\w.-]*[-_.])?(sig|pass|pwd?|auth))"

@@ -306,3 +306,61 @@ def test_the_identity_follows_the_place_and_not_the_secret_or_the_program_s_fold
         assert identity(**before) == identity(**now), f"another secret: {before}"
     named = SingerSettings.model_validate({"command": "target-x", "identity": "warehouse", "config": {"host": "a"}})
     assert SingerSink(named).identity == "singer:warehouse"
+
+
+LOGINS_OF_URL = ("auth", "pw", "hmac", "sas", "subscription-key", "functions-key", "mytoken", "user")
+# A word that is added to those of logins may be one of these.
+PLACES_OF_URL = (
+    "key",
+    "code",
+    "email",
+    "author",
+    "login",
+    "session",
+    "client",
+    "ticket",
+    "hash",
+    "pin",
+    "access",
+    "id",
+)
+PLACES: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({"host": "db", "port": 5432, "user": "crm", "password": "x", "database": "crm"}, {}, "a7d5c404889df81e"),
+    ({"sqlalchemy_url": "postgresql+psycopg://crm:x@db:5432/crm?sslmode=require"}, {}, "d8b181ea619c7b98"),
+    ({"sqlalchemy_url": "postgresql://crm:p?x@/crm?host=db"}, {}, "f5a9b613187913d9"),
+    (
+        {"account": "a-b", "user": "crm", "private_key": "x", "database": "crm", "warehouse": "w", "role": "r"},
+        {},
+        "daf1eef65f473d5a",
+    ),
+    (
+        {"project": "p", "dataset": "d", "credentials_json": json.dumps(OF_ACCOUNT), "batch_size": 500},
+        {},
+        "9a56fcf2c62f099e",
+    ),
+    ({"path": "md:crm?motherduck_token=x"}, {}, "7dde425a84a28bed"),
+    (
+        {"s3": {"bucket": "b", "aws_access_key_id": "x", "aws_secret_access_key": "x"}, "prefix": "crm/"},
+        {},
+        "ce298a601ca025cd",
+    ),
+    ({"odbc": "DRIVER={ODBC Driver 18};SERVER=db,1433;DATABASE=crm;UID=crm;PWD={x}}y}"}, {}, "5e535113e49d8aba"),
+    ({"url": "jdbc:mysql://(host=db,password=x)/crm?useSSL=true&password=x"}, {}, "f7a4799f095e09d3"),
+    (
+        {"connection_string": "BlobEndpoint=https://a/;SharedAccessSignature=?sv=1&sig=x", "container": "c"},
+        {},
+        "b1cd3af9990dbddd",
+    ),
+    ({"url": "https://a.example/c?region=r&X-Amz-Date=1&X-Amz-Signature=x"}, {}, "f5b6ba05216038ce"),
+    ({"url": f"https://a.example/x?{'=x&'.join(LOGINS_OF_URL + PLACES_OF_URL)}=x"}, {}, "db7bb132c8e8d559"),
+    ({"schema": "public"}, {"PGHOST": "db", "PGPASSWORD": "x", "PGAPPNAME": "crm"}, "d7f10327b354dbce"),
+]
+
+
+@pytest.mark.parametrize(("config", "env", "digest"), PLACES)
+def test_the_identity_of_typical_targets_stays_as_earlier_pushes_have_it(
+    config: dict[str, Any], env: dict[str, str], digest: str
+) -> None:
+    # Another digest sends all rows again: only with a line in CHANGELOG.md, and `adopt` named there.
+    settings = SingerSettings.model_validate({"command": "target-x --verbose", "config": config, "env": env})
+    assert settings.place == f"singer:target-x:{digest}"
