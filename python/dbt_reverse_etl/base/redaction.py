@@ -22,6 +22,7 @@ _SECRET_NAME = re.compile(
     r"|credentials?(_json)?|key_?file_json|private_key_(pem|p8|base64)|authorization|auth_?token|cookie|dsn))$"
 )
 # Names of parameters of a URL that hold nothing else. `key` and `code` may hold anything.
+# Both lists are part of the identity of Singer destinations: for another word, those get all rows again.
 _PARAMETER = (
     r"([\w.-]*(password|passwd|secret|token|(api|subscription|functions)_?-?key|signature|hmac)"
     r"|([\w.-]*[-_.])?(sig|pass|pwd?|auth))"
@@ -29,8 +30,8 @@ _PARAMETER = (
 _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
     re.compile(
-        # What follows in `'%?token=%'` is a wildcard or the end of SQL's text.
-        rf"[?&]{_PARAMETER}="
+        # What follows in `'%?token=%'` is a wildcard or the end of SQL's text, and `pw=480` may be a width.
+        rf"[?&](?!([\w.-]*[-_.])?pwd?=\d{{1,5}}([&#\s'\")]|$)){_PARAMETER}="
         r"(?!%(?![0-9a-f]{2}))[^&{\s'\"]",
         re.IGNORECASE,
     ),

@@ -213,6 +213,13 @@ class TestRedaction:
                     "g": "Token (in('active1','inactive'))",
                 }
             },
+            {
+                "constants": {
+                    "image": "https://img.x/y.png?pw=480",
+                    "link": "(/y.png?x=1&pw=48000&pwd=1)",
+                    "sql": "'/x?pw=1'",
+                }
+            },
             {"where": "utm like '%?token=%' or utm like concat('&sig=', x)"},
         ],
     )
@@ -235,6 +242,12 @@ class TestRedaction:
             {"path": "/x?subscription-key=abc"},
             {"path": "/x?hmac=abc"},
             {"path": "/x?pw=abc"},
+            {"path": "/x?pw=123456"},
+            {"path": "/x?pwd=1234a"},
+            {"path": "/x?db_pw=12-34"},
+            {"path": "/x?pw=480&password=1234"},
+            {"path": "/x?password=1234"},
+            {"path": "/x?token=12345"},
             {"path": "/x?pass=abc"},
             {"path": "/x?auth=abc"},
             {"path": "/x?token=%41bc"},

@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
-from http.client import BadStatusLine, IncompleteRead, RemoteDisconnected
+from http.client import (
+    BadStatusLine,
+    HTTPException,
+    ImproperConnectionState,
+    InvalidURL,
+    NotConnected,
+    RemoteDisconnected,
+)
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 
@@ -228,8 +235,7 @@ _PASSING = (
     socket.herror,
     ssl.SSLEOFError,
     ssl.SSLZeroReturnError,
-    BadStatusLine,
-    IncompleteRead,
+    HTTPException,
     requests.ConnectionError,
     requests.Timeout,
     requests.exceptions.ChunkedEncodingError,
@@ -237,6 +243,8 @@ _PASSING = (
     requests.exceptions.RetryError,
     requests.JSONDecodeError,
 )
+# A wrapper of the error of the TLS library, and what `http.client` says of a wrong call.
+_NOT_PASSING = (requests.exceptions.SSLError, InvalidURL, ImproperConnectionState, NotConnected)
 _OF_NETWORK = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 _OF_NETWORK |= {errno.EADDRNOTAVAIL, errno.ENOTCONN, errno.ENOBUFS}
 _OF_NETWORK |= {errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE}
@@ -264,8 +272,7 @@ def _passes(error: BaseException) -> bool | None:
         return False
     if isinstance(error, ssl.SSLError) and _PASSING_TLS.search(getattr(error, "reason", None) or ""):
         return True
-    is_wrapper = isinstance(error, requests.exceptions.SSLError)  # of the error of the TLS library
-    is_passing_kind = isinstance(error, _PASSING) and not is_wrapper
+    is_passing_kind = isinstance(error, _PASSING) and not isinstance(error, _NOT_PASSING)
     return True if is_passing_kind or getattr(error, "errno", None) in _OF_NETWORK else None
 
 

@@ -46,12 +46,19 @@ _OF_ACCOUNT = re.compile(
 _SIGNATURE = re.compile(r"(^|-)sig(nature)?$", re.IGNORECASE)  # Azure's, S3's and Google's
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _CONFIG = ("-c", "--config")
+_QUOTED = r"'(\\.|[^'])*'|\{(\}\}|[^}])*\}"
+_NAMED = r"(pwd|\w*password|passwd|accountkey|sharedaccesskey)\s*=\s*"
+# Of libpq, ODBC, MySQL, Redis and Azure. What may be a place behind a password stays: rows of a place that is passed over are lost.
 _PASSWORD = re.compile(
-    r"\b(pwd|\w*password|passwd|accountkey|sharedaccess(key|signature))\s*=\s*('(\\.|[^'])*'|\{(\}\}|[^}])*\}|[^;\s]*)",
+    r"\bsharedaccesssignature\s*=\s*[^;\s]*"
+    rf"|(?<=[(,])\s*{_NAMED}({_QUOTED}|[^;\s,)]*)"  # `(host=h,password=x)/crm`
+    rf"|\b{_NAMED}({_QUOTED}|((?![,&?][\w.-]+=[^;\s]*$)[^;\s])*)",
     re.IGNORECASE,
-)  # of libpq, ODBC and Azure
+)
 # Those before the parameters of an address: such a password may have a `?` itself.
 _PASSWORD_AHEAD = re.compile(rf"(?P<parameters>\?.*)|{_PASSWORD.pattern}", re.IGNORECASE | re.DOTALL)
+# urlsplit ends the host at each of these characters; what is no number behind the colon is no port.
+_LOGIN_AHEAD = re.compile(r"^((?:[\w+.-]+:)?//)[^/?#\s:@\[]*:(?!\d*[/?#])[^/?#\[\]\s:@,;]*[/?#\[\]][^@\s]*@")
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
 
 # Settings of singer-io's target-csv, which makes a file of its own in each process; that of MeltanoLabs has none of them.
@@ -197,7 +204,7 @@ def _unwrapped(value: Any) -> Any:
 def _without_login(text: str) -> str:
     """A URL without its login and without such parameters; or the words of a driver, such as `host=db1 password=x`."""
     try:
-        url = urlsplit(text)
+        url = urlsplit(_LOGIN_AHEAD.sub(r"\1@", text))
     except ValueError:
         return _PASSWORD.sub("", text)
     if url.netloc:

@@ -15,7 +15,15 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
-from http.client import BadStatusLine, IncompleteRead
+from http.client import (
+    BadStatusLine,
+    CannotSendRequest,
+    HTTPException,
+    IncompleteRead,
+    InvalidURL,
+    LineTooLong,
+    UnknownProtocol,
+)
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -282,6 +290,11 @@ BEFORE: dict[str, tuple[Exception, Outcome]] = {
     "a cut answer, by urllib": (IncompleteRead(CANARY.encode(), 9), RETRYABLE),
     "a cut answer, by urllib3": (caused(ProtocolError(CANARY, IncompleteRead(b"", 9))), RETRYABLE),
     "no HTTP, by urllib": (BadStatusLine(CANARY), RETRYABLE),
+    "a header too long, by urllib": (LineTooLong(CANARY), RETRYABLE),
+    "too many headers, by urllib": (HTTPException(CANARY), RETRYABLE),
+    "another protocol, by urllib": (UnknownProtocol(CANARY), RETRYABLE),
+    "no URL, by urllib": (InvalidURL(CANARY), FATAL),
+    "a wrong call, by urllib": (CannotSendRequest(CANARY), FATAL),
     "no JSON": (requests.JSONDecodeError(CANARY, "", 0), RETRYABLE),
     "tried too often": (requests.exceptions.RetryError(CANARY), RETRYABLE),
     "down, by urllib": (HTTPError("", 503, CANARY, Message(), None), RETRYABLE),

@@ -26,8 +26,31 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "host={} password='K q?7x'",
             "jdbc:sqlserver://h:1433;password=p?q;databaseName={}",
             "jdbc:mysql://h/crm?password=x&db={}",
+            "jdbc:mysql://h/crm?password=x&db={}&sessionVariables=a=1;b=2",
             "file:///x?y=1;password=x&db={}",
             "PWD=x;BlobEndpoint=https://h/c?container={}",
+            "jdbc:mysql://(host=h,password=x)/crm?schema={}",
+            "jdbc:mysql://(host=h, password='x')/crm{}",
+            "jdbc:mysql://address=(host=h)(password=x)/crm{}",
+            "h:6380,password=x=,ssl=True,defaultDatabase={}",
+            "password=x,ssl=True,defaultDatabase={}",
+            "user=u&password=x&db={}",
+            "x:h;password=a?db={}",
+        )
+    ),
+    # An `@` behind the host, whose port is none of a password.
+    *(
+        ({"url": text.format("a")}, {"url": text.format("b")})
+        for text in (
+            "https://{}:8080/x?mail=me@example.com",
+            "https://{}/x:y?mail=me@example.com",
+            "https://{}?mail=x:me@example.com",
+            "https://{}:/x@y",
+            "https://[::{}]:8080/x@y",
+            "mongodb://{}:27017,h2:27017/crm?x=y@z",
+            "s3://arn:aws:s3:region:1:accesspoint/{}/x@y",
+            "postgresql://u:p?pw=x@{}/crm",
+            "postgresql://u:p#x@{}/crm",
         )
     ),
     # They may be logins, or a sheet, a company, a column, an inbox.
@@ -136,7 +159,21 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "DRIVER=x;SERVER=a;PWD={{{}}};DATABASE=d",
             "jdbc:sqlserver://h:1433;user=x;password={};databaseName=d",
         )
-        for before, now in (("Kq?7x", "Kq?8y"), ("Kq7x", "Kq?7x"), ("?a=1&b=2", "x"))
+        for before, now in (("Kq?7x", "Kq?8y"), ("Kq7x", "Kq?7x"), ("?a,b&c)=", "x"))
+    ),
+    # Here something follows that ends them, so that they may have more.
+    *(
+        ({"dsn": text.format("?a=1&b=2,c=3")}, {"dsn": text.format("x")})
+        for text in ("password={} host=db1 options=a?b=1", "DRIVER=x;PWD={};DATABASE=d", "host=db1 password='{}'")
+    ),
+    *(
+        ({"url": f"postgresql+psycopg://u:{before}@{place}"}, {"url": f"postgresql+psycopg://v:p@{place}"})
+        for before in ("p?x", "p#x", "p/x", "p[x", "1p?a=b&c=d")
+        for place in ("h:5432/crm", "/crm?host=h", "[::1]/crm")
+    ),
+    (
+        {"sas": "SharedAccessSignature=?sv=1&sig=x;BlobEndpoint=h"},
+        {"sas": "SharedAccessSignature=?sv=2&sig=y;BlobEndpoint=h"},
     ),
     ({"odbc": "PWD={a}}b;c?d};DATABASE=d"}, {"odbc": "PWD={x}}y?z;};DATABASE=d"}),
     *(
@@ -269,3 +306,61 @@ def test_the_identity_follows_the_place_and_not_the_secret_or_the_program_s_fold
         assert identity(**before) == identity(**now), f"another secret: {before}"
     named = SingerSettings.model_validate({"command": "target-x", "identity": "warehouse", "config": {"host": "a"}})
     assert SingerSink(named).identity == "singer:warehouse"
+
+
+LOGINS_OF_URL = ("auth", "pw", "hmac", "sas", "subscription-key", "functions-key", "mytoken", "user")
+# A word that is added to those of logins may be one of these.
+PLACES_OF_URL = (
+    "key",
+    "code",
+    "email",
+    "author",
+    "login",
+    "session",
+    "client",
+    "ticket",
+    "hash",
+    "pin",
+    "access",
+    "id",
+)
+PLACES: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({"host": "db", "port": 5432, "user": "crm", "password": "x", "database": "crm"}, {}, "a7d5c404889df81e"),
+    ({"sqlalchemy_url": "postgresql+psycopg://crm:x@db:5432/crm?sslmode=require"}, {}, "d8b181ea619c7b98"),
+    ({"sqlalchemy_url": "postgresql://crm:p?x@/crm?host=db"}, {}, "f5a9b613187913d9"),
+    (
+        {"account": "a-b", "user": "crm", "private_key": "x", "database": "crm", "warehouse": "w", "role": "r"},
+        {},
+        "daf1eef65f473d5a",
+    ),
+    (
+        {"project": "p", "dataset": "d", "credentials_json": json.dumps(OF_ACCOUNT), "batch_size": 500},
+        {},
+        "9a56fcf2c62f099e",
+    ),
+    ({"path": "md:crm?motherduck_token=x"}, {}, "7dde425a84a28bed"),
+    (
+        {"s3": {"bucket": "b", "aws_access_key_id": "x", "aws_secret_access_key": "x"}, "prefix": "crm/"},
+        {},
+        "ce298a601ca025cd",
+    ),
+    ({"odbc": "DRIVER={ODBC Driver 18};SERVER=db,1433;DATABASE=crm;UID=crm;PWD={x}}y}"}, {}, "5e535113e49d8aba"),
+    ({"url": "jdbc:mysql://(host=db,password=x)/crm?useSSL=true&password=x"}, {}, "f7a4799f095e09d3"),
+    (
+        {"connection_string": "BlobEndpoint=https://a/;SharedAccessSignature=?sv=1&sig=x", "container": "c"},
+        {},
+        "b1cd3af9990dbddd",
+    ),
+    ({"url": "https://a.example/c?region=r&X-Amz-Date=1&X-Amz-Signature=x"}, {}, "f5b6ba05216038ce"),
+    ({"url": f"https://a.example/x?{'=x&'.join(LOGINS_OF_URL + PLACES_OF_URL)}=x"}, {}, "db7bb132c8e8d559"),
+    ({"schema": "public"}, {"PGHOST": "db", "PGPASSWORD": "x", "PGAPPNAME": "crm"}, "d7f10327b354dbce"),
+]
+
+
+@pytest.mark.parametrize(("config", "env", "digest"), PLACES)
+def test_the_identity_of_typical_targets_stays_as_earlier_pushes_have_it(
+    config: dict[str, Any], env: dict[str, str], digest: str
+) -> None:
+    # Another digest sends all rows again: only with a line in CHANGELOG.md, and `adopt` named there.
+    settings = SingerSettings.model_validate({"command": "target-x --verbose", "config": config, "env": env})
+    assert settings.place == f"singer:target-x:{digest}"

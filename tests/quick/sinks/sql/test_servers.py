@@ -141,7 +141,7 @@ def test_a_system_versioned_table_is_not_called_a_view(kind: str, words: str) ->
 
 AT = 'connection failed: connection to server at "aws-0.pooler.example.com" (1.2.3.4), port 6543 failed: '
 FULL = "the server has no free connection"
-POOLERS = [
+ANSWERS = [
     ("FATAL:  Tenant or user not found", FATAL, "the pooler knows no such project or user"),
     ("FATAL:  (ENOTFOUND) tenant/user crm.abc not found", FATAL, "the pooler knows no such project or user"),
     ("FATAL:  no such database: crm", FATAL, "no such database"),
@@ -155,12 +155,15 @@ POOLERS = [
     ("FATAL:  no more connections allowed (max_client_conn)", RETRYABLE, FULL),
     ("FATAL:  MaxClientsInSessionMode: max clients reached", RETRYABLE, FULL),
     ("FATAL:  Max client connections reached", RETRYABLE, FULL),
+    ("could not fork new process for connection: Resource temporarily unavailable", RETRYABLE, FULL),
+    ("authentication method 13 not supported", FATAL, "the server asks for a login in a way that cannot be used"),
+    ('certificate does not match private key file "/k"', FATAL, "the key of the client certificate cannot be used"),
     ("Connection refused", RETRYABLE, "the server cannot be reached"),
 ]
 
 
-@pytest.mark.parametrize(("text", "outcome", "words"), POOLERS)
-def test_what_a_pooler_refuses_for_good_stops_the_sync_and_a_full_one_is_tried_again(
+@pytest.mark.parametrize(("text", "outcome", "words"), ANSWERS)
+def test_what_a_server_refuses_for_good_stops_the_sync_and_a_full_one_is_tried_again(
     text: str, outcome: Outcome, words: str
 ) -> None:
     found, reason = postgres.connect_failure(AT + text)
@@ -188,6 +191,22 @@ NO_LOGIN = {
         ),
         "start the server, or correct host and port in profiles.yml",
     ),
+    **dict.fromkeys(
+        (
+            'private key file "/k" has group or world access; file must have permissions u=rw (0600) or less',
+            'private key file "/k" is not a regular file',
+            'could not load private key file "/k": unsupported',
+            'certificate present, but not private key file "/k"',
+        ),
+        "name as sslkey the key of sslcert, in a file that only its owner may read (mode 0600)",
+    ),
+    # The server answered, so host and port are right.
+    "authentication method 13 not supported": None,
+    "Kerberos 5 authentication not supported": None,
+    "GSSAPI continuation error: No credentials were supplied": None,
+    "none of the server's SASL authentication mechanisms are supported": None,
+    'malformed SCRAM message (attribute "r" expected)': None,
+    "could not fork new process for connection: Resource temporarily unavailable": None,
     "FATAL:  the database system is starting up": None,
     "FATAL:  das Datenbanksystem startet": None,
     "ВАЖНО:  система баз данных останавливается": None,

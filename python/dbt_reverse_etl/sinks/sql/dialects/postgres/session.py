@@ -50,6 +50,7 @@ NOTHING_GIVEN = "the server asks for a password, and there is none"
 NO_USER = "no such user"
 NO_RIGHT = "the user may not connect to the database"
 NO_DATABASE = "no such database"
+NO_KEY = "the key of the client certificate cannot be used"
 UNREACHABLE = "the server cannot be reached"
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
 REFUSALS = (
@@ -71,6 +72,11 @@ REFUSALS = (
     ("is not permitted to log in", "the user is not permitted to log in"),
     ("permission denied for database", NO_RIGHT),
     (
+        "authentication (method .* )?not supported|GSSAPI|Kerberos|SASL authentication|SCRAM (message|response|exchange)",
+        "the server asks for a login in a way that cannot be used",
+    ),
+    ("private key file", NO_KEY),
+    (
         "certificate|unknown ca",
         "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
     ),
@@ -84,10 +90,11 @@ NEXT_STEPS = {
     NO_USER: CORRECT_LOGIN,
     NO_DATABASE: CORRECT_DATABASE,
     NO_RIGHT: GRANT_DATABASE,
+    NO_KEY: "name as sslkey the key of sslcert, in a file that only its owner may read (mode 0600)",
     UNREACHABLE: CORRECT_SERVER,
 }
 _ANSWERED = ":  "  # behind the severity of an error of the server, in each language; texts of libpq have one blank
-FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
+FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed|not fork"
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
 WORDS = {
