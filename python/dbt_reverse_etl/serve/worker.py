@@ -222,6 +222,8 @@ class Worker:
 
     def _forget_old(self) -> None:
         for run in self.position.value.too_old(time.time()):
+            if run.state is State.UNTIMED and not self.looks.has_answered(run.job_id):
+                continue  # its time may be there by now
             pushed = f"a later push of {', '.join(sorted(run.syncs)) or 'its syncs'}"
             expected = "the time of its end from dbt Cloud" if run.state is State.UNTIMED else pushed
             days = round(LONGEST[run.state] / 86400)
