@@ -26,7 +26,8 @@ class State(str, Enum):
 
     Attributes:
         UNTIMED: dbt Cloud has not noted yet when it finished. It waits once that is known.
-        GIVEN_UP: dbt Cloud did not note in a day when it finished. Nobody waits for it; if it is listed with its end, it waits after all.
+        GIVEN_UP: dbt Cloud did not note in a day when it finished. Nobody waits for it; if it is
+            listed with its end, so among the newest runs of its job, it waits after all. It stays while it is listed, not to be found again.
         OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
     """
 
@@ -113,9 +114,15 @@ class Position:
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
         """With the runs that the API has listed. The first list settles all runs before its newest."""
         listed = [*listed]
+        ids = {one.run_id for one in listed}
+        known = {
+            run_id: run
+            for run_id, run in self.runs.items()
+            if run_id in ids or (run.job_id, run.state) != (job_id, State.GIVEN_UP) or now - run.found_at <= _MONTH
+        }
         since = self.since.get(job_id, max(ends(listed), default=0.0))
         untimed = [one.run_id for one in listed if not one.finished_at]
-        runs = {**{run_id: Run(run_id, job_id, since, now, State.UNTIMED) for run_id in untimed}, **self.runs}
+        runs = {**{run_id: Run(run_id, job_id, since, now, State.UNTIMED) for run_id in untimed}, **known}
         finished = {one.run_id: one.finished_at.timestamp() for one in listed if one.finished_at}
         new = {
             run_id: Run(run_id, job_id, at, now)

@@ -124,7 +124,7 @@ class Worker:
             run = run.fetched(tries=0)
         stage = Trouble.PUSH if is_there else Trouble.FETCH
         if self._patience.is_spent(replace(run, trouble=run.trouble or stage), time.time()):
-            self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
+            self._ended(run, State.FAILED, f"not tried again: {run.reason or 'each try ended with our own process'}")
             return
         run = self._put(replace(run, tries=run.tries + 1))
         self.broken = ""  # the disk takes writes again, and a push takes long
@@ -200,7 +200,7 @@ class Worker:
             return
         run = run.failed(trouble, reason, time.time())
         if self._patience.is_spent(run, time.time()):
-            self._ended(run, State.FAILED, f"given up: {reason}")
+            self._ended(run, State.FAILED, f"not tried again: {reason}")
             return
         self._pace.rest(_name(run), self._patience.wait(run.tries, pause, self._interval))
         self._put(run)

@@ -49,7 +49,7 @@ class TestARunThatALaterOneHasOvertaken:
         desk.patience, desk.codes = replace(AT_ONCE, push=(1, 0)), [6, 2]
         worker = desk.worker()
         desk.later(worker)
-        assert worker.position.value.runs[1].reason == "given up: exit code 2, the configuration is wrong"
+        assert worker.position.value.runs[1].reason == "not tried again: exit code 2, the configuration is wrong"
 
 
 @pytest.mark.guarantee("dbt Cloud")
