@@ -66,8 +66,8 @@ class Run:
         trouble: the kind of failure with which the last tries ended.
         since: when the first of these failed, by our clock.
         other: tries and since of the other trouble of a push: a sync may be busy, and fail, in turn.
-        syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if they are not
-            known: then any later run of its job counts for all of them.
+        syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if it had
+            none for its target, or `is_unfetched`.
     """
 
     run_id: int
@@ -81,6 +81,11 @@ class Run:
     since: float = 0.0
     other: tuple[int, float] = (0, 0.0)
     syncs: frozenset[str] = frozenset()
+
+    @property
+    def is_unfetched(self) -> bool:
+        """Whether its artifacts never came, so that it may have been to push any sync of its project."""
+        return self.trouble is Trouble.FETCH and not self.syncs
 
     def fetched(self, tries: int) -> Run:
         """With its artifacts: tries count from here on for its push."""
@@ -178,7 +183,7 @@ class Position:
 def _without_pushed(one: Run, run: Run, others: Set[str], jobs: Container[int]) -> Run:
     """After the push of a later run. One of another job may be of another project: only what it was to push counts."""
     if one.job_id == run.job_id:
-        left = one.syncs & others
+        left = frozenset(others) if one.is_unfetched else one.syncs & others
     elif one.job_id in jobs and one.syncs:
         left = one.syncs - run.syncs
     else:

@@ -123,8 +123,9 @@ class Worker:
         if is_there and (run.trouble is Trouble.FETCH or (run.reason and run.trouble is Trouble.NONE)):
             run = run.fetched(tries=0)
         stage = Trouble.PUSH if is_there else Trouble.FETCH
-        if self._patience.is_spent(replace(run, trouble=run.trouble or stage), time.time()):
-            self._ended(run, State.FAILED, f"not tried again: {run.reason or 'each try ended with our own process'}")
+        tried = replace(run, trouble=run.trouble or stage)
+        if self._patience.is_spent(tried, time.time()):
+            self._ended(tried, State.FAILED, f"not tried again: {run.reason or 'each try ended with our own process'}")
             return
         run = self._put(replace(run, tries=run.tries + 1))
         self.broken = ""  # the disk takes writes again, and a push takes long
@@ -138,6 +139,7 @@ class Worker:
             self._judge(run, self._push(run, self.targets[run.job_id]))
         except Unfit as unfit:
             self._artifacts.remove(run)
+            run = replace(run, trouble=Trouble.NONE)  # it has nothing for these destinations
             self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
             self._left(run, Trouble.FETCH, error.reason, error.pause)
