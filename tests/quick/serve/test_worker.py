@@ -251,10 +251,19 @@ def test_webhooks_that_are_ignored_are_logged_once_for_each_reason(desk: Desk) -
     ]
 
 
-async def posted(app: Starlette, body: bytes) -> int:
+@pytest.mark.parametrize(("query", "warned"), [(b"", []), (b"step=2", ["warn"])])
+def test_a_webhook_with_a_query_in_its_url_is_accepted_with_one_warning_that_all_steps_count(
+    desk: Desk, query: bytes, warned: list[str]
+) -> None:
+    app = Receiver(desk.settings(JOB), desk.worker(), lambda: True, desk.around()).app()
+    assert [asyncio.run(posted(app, event(run_id), query)) for run_id in (1, 2)] == [200, 200]
+    assert desk.said("webhook accepted without what follows `?` in its URL: all steps of a run count") == warned
+
+
+async def posted(app: Starlette, body: bytes, query: bytes = b"") -> int:
     """The status of the answer to a webhook."""
     headers = [(b"authorization", signature(body).encode())]
-    scope = {"type": "http", "method": "POST", "path": "/webhook", "query_string": b"", "headers": headers}
+    scope = {"type": "http", "method": "POST", "path": "/webhook", "query_string": query, "headers": headers}
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
