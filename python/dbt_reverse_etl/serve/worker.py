@@ -159,10 +159,9 @@ class Worker:
         self._say(f"run {run.run_id} of job {run.job_id}: pushing to {target}", "info")
         codes: list[int] = []
         for folder in folders:
-            began = time.monotonic()
-            codes.append(self.process.run(self._around.arguments("push", folder, target, "--if-due")))
+            with self.metrics.seconds.time():
+                codes.append(self.process.run(self._around.arguments("push", folder, target, "--if-due")))
             self.metrics.pushes.labels(str(codes[-1])).inc()
-            self.metrics.seconds.observe(time.monotonic() - began)
         self._around.step("pushed")
         return min(codes) if min(codes) < 0 else worst(codes)
 
