@@ -97,10 +97,6 @@ class Cloud:
         self._transport = Transport(settings, LARGEST_ANSWER)
         self._count = count
 
-    def close(self) -> None:
-        """Close every connection."""
-        self._transport.close()
-
     def run(self, run_id: int) -> CloudRun:
         """One run."""
         return self._data(_Envelope[CloudRun], f"runs/{run_id}/", include_related='["run_steps","trigger"]')

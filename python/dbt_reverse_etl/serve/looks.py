@@ -59,6 +59,10 @@ class Looks:
                 self._pace.end(_usual(job_id))  # a look that an error of our own ends is due again
                 self._look_at(job_id)
 
+    def has_answered(self, job_id: int) -> bool:
+        """Whether the last look at a job went well, and the next is not due yet. At one that is not listed nobody looks."""
+        return job_id not in self._jobs or not self._pace.is_due(_usual(job_id))
+
     def left(self) -> float:
         """Seconds until the next look."""
         return min(map(self._left, self._jobs))

@@ -26,7 +26,8 @@ class State(str, Enum):
 
     Attributes:
         UNTIMED: dbt Cloud has not noted yet when it finished. It waits once that is known.
-        GIVEN_UP: dbt Cloud did not note in a day when it finished. Nobody waits for it; if it is listed with its end, it waits after all.
+        GIVEN_UP: dbt Cloud did not note in a day when it finished. Nobody waits for it; if it is
+            listed with its end, so among the newest runs of its job, it waits after all. It stays while it is listed, not to be found again.
         OVERTAKEN: not all of it was pushed, because a later run had captured more; only the results of a later run help.
     """
 
@@ -65,8 +66,8 @@ class Run:
         trouble: the kind of failure with which the last tries ended.
         since: when the first of these failed, by our clock.
         other: tries and since of the other trouble of a push: a sync may be busy, and fail, in turn.
-        syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if they are not
-            known: then any later run of its job counts for all of them.
+        syncs: of a run that has ended, those that it was to push, without those that later runs have pushed; none if it had
+            none for its target, or `is_unfetched`.
     """
 
     run_id: int
@@ -80,6 +81,11 @@ class Run:
     since: float = 0.0
     other: tuple[int, float] = (0, 0.0)
     syncs: frozenset[str] = frozenset()
+
+    @property
+    def is_unfetched(self) -> bool:
+        """Whether its artifacts never came, so that it may have been to push any sync of its project."""
+        return self.trouble is Trouble.FETCH and not self.syncs
 
     def fetched(self, tries: int) -> Run:
         """With its artifacts: tries count from here on for its push."""
@@ -113,9 +119,15 @@ class Position:
     def found(self, job_id: int, listed: Iterable[FinishedRun], now: float) -> Position:
         """With the runs that the API has listed. The first list settles all runs before its newest."""
         listed = [*listed]
+        ids = {one.run_id for one in listed}
+        known = {
+            run_id: run
+            for run_id, run in self.runs.items()
+            if run_id in ids or (run.job_id, run.state) != (job_id, State.GIVEN_UP) or now - run.found_at <= _MONTH
+        }
         since = self.since.get(job_id, max(ends(listed), default=0.0))
         untimed = [one.run_id for one in listed if not one.finished_at]
-        runs = {**{run_id: Run(run_id, job_id, since, now, State.UNTIMED) for run_id in untimed}, **self.runs}
+        runs = {**{run_id: Run(run_id, job_id, since, now, State.UNTIMED) for run_id in untimed}, **known}
         finished = {one.run_id: one.finished_at.timestamp() for one in listed if one.finished_at}
         new = {
             run_id: Run(run_id, job_id, at, now)
@@ -171,7 +183,7 @@ class Position:
 def _without_pushed(one: Run, run: Run, others: Set[str], jobs: Container[int]) -> Run:
     """After the push of a later run. One of another job may be of another project: only what it was to push counts."""
     if one.job_id == run.job_id:
-        left = one.syncs & others
+        left = frozenset(others) if one.is_unfetched else one.syncs & others
     elif one.job_id in jobs and one.syncs:
         left = one.syncs - run.syncs
     else:

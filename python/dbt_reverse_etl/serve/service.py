@@ -61,7 +61,7 @@ def poll(around: Surroundings, *, once: bool) -> int:
     """Ask the API until SIGTERM or SIGINT, or once.
 
     Returns:
-        0; with `once` the worst exit code of what was pushed, or 1 if the API did not answer, or something is to be tried again or was given up.
+        0; with `once` the worst exit code of what was pushed, or 1 if the API did not answer, or something is to be tried again, failed or was given up.
 
     Raises:
         ConfigurationError: with every problem.

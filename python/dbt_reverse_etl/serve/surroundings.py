@@ -14,7 +14,7 @@ from dbt_reverse_etl.delivery.gate import jitter
 from dbt_reverse_etl.delivery.progress import Step, no_step
 from dbt_reverse_etl.serve.position import Run, Trouble
 
-# Tries that failed alike, and seconds since the first of them: a run is given up when both are spent.
+# Tries that failed alike, and seconds since the first of them: a run fails when both are spent.
 Limit = tuple[int, float]
 _LONGEST_PAUSE = 3600.0  # seconds that the API may ask to wait
 
@@ -25,7 +25,7 @@ class Patience:
 
     Attributes:
         first, most: seconds between two tries; the wait doubles from one to the other, with jitter.
-        fetch, push, busy: before each is given up; `busy` while another run holds a sync, which after a kill elsewhere lasts as long as its lease.
+        fetch, push, busy: before a run fails; `busy` while another run holds a sync, which after a kill elsewhere lasts as long as its lease.
     """
 
     first: float = 5
@@ -35,7 +35,7 @@ class Patience:
     busy: Limit = (4, 2 * 3600)
 
     def is_spent(self, run: Run, now: float) -> bool:
-        """Whether a run is given up: it was tried, and for long enough, for the trouble that it has."""
+        """Whether a run fails: it was tried, and for long enough, for the trouble that it has."""
         tries, seconds = {Trouble.FETCH: self.fetch, Trouble.BUSY: self.busy}.get(run.trouble, self.push)
         return run.tries >= tries and now - (run.since or run.found_at) >= seconds
 

@@ -46,7 +46,7 @@ class Receiver:
     worker: Worker
     is_alive: Callable[[], bool]
     around: Surroundings
-    _ignored: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
 
     def app(self) -> Starlette:
         """The application."""
@@ -85,19 +85,22 @@ class Receiver:
         reason = ignored(event, self.settings.account_id, self.settings.targets)
         self.worker.metrics.webhooks.labels("ignored" if reason else "accepted").inc()
         if reason:
-            self._say_once(reason, event)
+            self._warn_once(f"webhook ignored: {reason}", event)
             return JSONResponse({"result": f"ignored: {reason}"})
+        # Such as `step`, with which the API chooses artifacts: a run that is found without its webhook has none.
+        if request.query_params:
+            self._warn_once("webhook accepted without what follows `?` in its URL: all steps of a run count", event)
         self.around.step("received")
         self.around.say(f"run {event.run_id} of job {event.job_id}: a webhook says that it has ended", "info")
         self.worker.hear(event.job_id, event.run_id)
         return JSONResponse({"result": "accepted"})
 
-    def _say_once(self, reason: str, event: Event) -> None:
-        """That nothing is pushed may be a mistake of the settings."""
-        if reason not in self._ignored:
-            self._ignored.add(reason)
+    def _warn_once(self, text: str, event: Event) -> None:
+        """What is ignored may be a mistake of the settings."""
+        if text not in self._warned:
+            self._warned.add(text)
             about = f"run {event.run_id} of job {event.job_id} in account {event.account_id}"
-            self.around.say(f"webhook ignored: {reason} ({about}); the next ones like it are not logged", "warn")
+            self.around.say(f"{text} ({about}); the next ones like it are not logged", "warn")
 
     async def _failed(self, _request: Request, error: Exception) -> Response:
         problem = unexpected(error, "serve")

@@ -123,8 +123,9 @@ class Worker:
         if is_there and (run.trouble is Trouble.FETCH or (run.reason and run.trouble is Trouble.NONE)):
             run = run.fetched(tries=0)
         stage = Trouble.PUSH if is_there else Trouble.FETCH
-        if self._patience.is_spent(replace(run, trouble=run.trouble or stage), time.time()):
-            self._ended(run, State.FAILED, f"given up: {run.reason or 'each try ended with our own process'}")
+        tried = replace(run, trouble=run.trouble or stage)
+        if self._patience.is_spent(tried, time.time()):
+            self._ended(tried, State.FAILED, f"not tried again: {run.reason or 'each try ended with our own process'}")
             return
         run = self._put(replace(run, tries=run.tries + 1))
         self.broken = ""  # the disk takes writes again, and a push takes long
@@ -138,6 +139,7 @@ class Worker:
             self._judge(run, self._push(run, self.targets[run.job_id]))
         except Unfit as unfit:
             self._artifacts.remove(run)
+            run = replace(run, trouble=Trouble.NONE)  # it has nothing for these destinations
             self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
             self._left(run, Trouble.FETCH, error.reason, error.pause)
@@ -157,10 +159,9 @@ class Worker:
         self._say(f"run {run.run_id} of job {run.job_id}: pushing to {target}", "info")
         codes: list[int] = []
         for folder in folders:
-            began = time.monotonic()
-            codes.append(self.process.run(self._around.arguments("push", folder, target, "--if-due")))
+            with self.metrics.seconds.time():
+                codes.append(self.process.run(self._around.arguments("push", folder, target, "--if-due")))
             self.metrics.pushes.labels(str(codes[-1])).inc()
-            self.metrics.seconds.observe(time.monotonic() - began)
         self._around.step("pushed")
         return min(codes) if min(codes) < 0 else worst(codes)
 
@@ -200,7 +201,7 @@ class Worker:
             return
         run = run.failed(trouble, reason, time.time())
         if self._patience.is_spent(run, time.time()):
-            self._ended(run, State.FAILED, f"given up: {reason}")
+            self._ended(run, State.FAILED, f"not tried again: {reason}")
             return
         self._pace.rest(_name(run), self._patience.wait(run.tries, pause, self._interval))
         self._put(run)
@@ -222,6 +223,8 @@ class Worker:
 
     def _forget_old(self) -> None:
         for run in self.position.value.too_old(time.time()):
+            if run.state is State.UNTIMED and not self.looks.has_answered(run.job_id):
+                continue  # its time may be there by now
             pushed = f"a later push of {', '.join(sorted(run.syncs)) or 'its syncs'}"
             expected = "the time of its end from dbt Cloud" if run.state is State.UNTIMED else pushed
             days = round(LONGEST[run.state] / 86400)

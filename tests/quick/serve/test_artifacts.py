@@ -28,10 +28,8 @@ def api() -> Iterator[CloudApi]:
 
 
 @pytest.fixture
-def cloud(api: CloudApi) -> Iterator[Cloud]:
-    made = Cloud(settings(api).api(), lambda _: None)
-    yield made
-    made.close()
+def cloud(api: CloudApi) -> Cloud:
+    return Cloud(settings(api).api(), lambda _: None)
 
 
 @pytest.fixture

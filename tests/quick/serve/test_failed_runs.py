@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dbt_reverse_etl.serve.metrics import counts
-from dbt_reverse_etl.serve.position import LONGEST, State
+from dbt_reverse_etl.serve.position import LONGEST, State, Trouble
+from dbt_reverse_etl.serve.worker import Worker
 from tests.support.config.manifest import manifest
 from tests.support.serve.desk import AT_ONCE, Desk, ran, sample, state
 from tests.support.servers.cloud_api import JOB, results
+from tests.support.servers.http import Reply
 
 
 class TestARunThatALaterOneHasOvertaken:
@@ -49,7 +52,7 @@ class TestARunThatALaterOneHasOvertaken:
         desk.patience, desk.codes = replace(AT_ONCE, push=(1, 0)), [6, 2]
         worker = desk.worker()
         desk.later(worker)
-        assert worker.position.value.runs[1].reason == "given up: exit code 2, the configuration is wrong"
+        assert worker.position.value.runs[1].reason == "not tried again: exit code 2, the configuration is wrong"
 
 
 @pytest.mark.guarantee("dbt Cloud")
@@ -163,18 +166,49 @@ class TestARunThatFailed:
     def test_stays_one_after_a_wrong_setting_of_a_sync_until_each_sync_is_pushed(self, desk: Desk) -> None:
         desk.codes, desk.patience = [2], replace(AT_ONCE, push=(1, 0))
         worker = desk.worker()
+        assert self._pushed(desk, worker, 1, "a", "b", mode="mirorr") == 1
+        assert [self._pushed(desk, worker, run_id, *names) for run_id, *names in ((2, "b"), (3, "a"))] == [1, 0]
 
-        def run(run_id: int, *names: str, **wrong: object) -> int:
-            rows = {f"model.shop.{name}": "success" for name in names}
-            desk.api.add_run(run_id, {f"dbt run {run_id}": results(f"inv-{run_id}", rows=rows)})
-            project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
-            project["exposures"]["a"]["config"]["meta"]["reverse_etl"] |= wrong
-            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
-            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+    @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize("is_killed", [False, True])
+    def test_stays_one_until_each_sync_of_its_project_is_pushed_if_its_artifacts_never_came(
+        self, desk: Desk, is_killed: bool
+    ) -> None:
+        desk.patience = replace(AT_ONCE, fetch=(1, 0))
+        worker = desk.worker()
+        desk.api.add_run(1)
+        with _unavailable(desk, "/artifacts/"):
             desk.later(worker)
-            return counts(worker.position.value, [JOB])["failed"]
+        if is_killed:  # each time before it noted with which trouble
+            run = replace(worker.position.value.runs[1], state=State.WAITING, reason="", trouble=Trouble.NONE)
+            worker.position.put(worker.position.value.updated(run))
+            desk.later(worker)
+        assert state(worker, 1) == "failed"
+        assert [self._pushed(desk, worker, run_id, *names) for run_id, *names in ((2, "a"), (3, "b"))] == [1, 0]
 
-        assert [run(1, "a", "b", mode="mirorr"), run(2, "b"), run(3, "a")] == [1, 1, 0]
+    @pytest.mark.guarantee("dbt Cloud")
+    def test_is_none_any_more_after_any_push_of_its_job_if_it_had_nothing_for_these_destinations(
+        self, desk: Desk
+    ) -> None:
+        worker = desk.worker()
+        desk.api.add_run(1, trigger={"schema_override": "try"})
+        with _unavailable(desk, "run_steps"):
+            desk.later(worker)
+        desk.later(worker)
+        assert state(worker, 1) == "failed"
+        assert self._pushed(desk, worker, 2, "a") == 0
+
+    @staticmethod
+    def _pushed(desk: Desk, worker: Worker, run_id: int, *names: str, **wrong: object) -> int:
+        """Failed runs after one that ran these models, in a project with the syncs a and b."""
+        rows = {f"model.shop.{name}": "success" for name in names}
+        desk.api.add_run(run_id, {f"dbt run {run_id}": results(f"inv-{run_id}", rows=rows)})
+        project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
+        project["exposures"]["a"]["config"]["meta"]["reverse_etl"] |= wrong
+        project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+        desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+        desk.later(worker)
+        return counts(worker.position.value, [JOB])["failed"]
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_is_forgotten_with_a_warning_after_a_month_and_is_not_found_again(self, desk: Desk) -> None:
@@ -192,6 +226,16 @@ class TestARunThatFailed:
         assert desk.said("run 1 of job 345: found failed for 30 days; expected a later push of its syncs.") == ["warn"]
         assert len(desk.pushed) == 1
         assert desk.kept() == []
+
+
+@contextmanager
+def _unavailable(desk: Desk, path: str) -> Iterator[None]:
+    """The API answers 503 for paths with this text."""
+    answer = desk.api.server.default
+    assert callable(answer)
+    desk.api.server.default = lambda request: Reply(503) if path in request.path else answer(request)
+    yield
+    desk.api.server.default = answer
 
 
 class TestTheLedger:

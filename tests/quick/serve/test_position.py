@@ -114,6 +114,17 @@ def test_lists_go_back_to_a_run_without_a_time_until_it_is_given_up(state: State
     assert position.found(JOB, listed(r2=2), 0).runs[2].state is State.WAITING
 
 
+@pytest.mark.parametrize(("days", "listed_again", "is_kept"), [(31, False, False), (29, False, True), (31, True, True)])
+def test_a_run_that_was_given_up_stays_for_a_month_and_while_it_is_listed(
+    days: int, listed_again: bool, is_kept: bool
+) -> None:
+    position = Position(since={JOB: 0.0, 8: 0.0}).found(JOB, listed(r1=None), 0)
+    position = position.updated(replace(position.runs[1], state=State.GIVEN_UP))
+    assert position.found(8, [], days * 86400).runs == position.runs, "of another job"
+    after = position.found(JOB, listed(r1=None) if listed_again else [], days * 86400)
+    assert after.runs == (position.runs if is_kept else {})
+
+
 @pytest.mark.parametrize("state", list(State))
 def test_a_run_that_something_else_was_to_settle_is_remembered_for_so_long(state: State) -> None:
     position = Position(since={JOB: 0.0}).found(JOB, listed(r1=1), 100)

@@ -68,14 +68,29 @@ class TestARunWithoutTheTimeOfItsEnd:
         assert desk.said("found untimed") == []
 
     @pytest.mark.guarantee("dbt Cloud")
+    @pytest.mark.parametrize(("status", "job"), [(503, JOB), (429, JOB + 1)])
+    def test_is_not_given_up_while_dbt_cloud_does_not_answer_or_may_not_be_asked(
+        self, desk: Desk, status: int, job: int
+    ) -> None:
+        desk.api.runs[2]["finished_at"], answer = self._found_long_ago(desk), desk.api.server.default
+        assert callable(answer)
+        asked, refusal = f"job_definition_id={job}&", Reply(status, headers={"Retry-After": "1800"})
+        desk.api.server.default = lambda request: refusal if asked in request.path else answer(request)
+        worker = desk.worker(JOB + 1, JOB)
+        for _ in range(2):
+            worker.turn()
+        assert counts(worker.position.value, [JOB])["untimed"] == 1
+        assert desk.said("found untimed") == []
+        assert worker.worst == 1
+        desk.api.server.default = answer
+        desk.later(worker)
+        assert desk.said("run 2: done") == ["info"]
+
+    @pytest.mark.guarantee("dbt Cloud")
     def test_is_pushed_if_it_gets_one_after_it_was_given_up(self, desk: Desk) -> None:
-        """As after an API that was down for days."""
-        at, answer = self._found_long_ago(desk), desk.api.server.default
-        desk.api.server.default = lambda _: Reply(503)
-        worker = desk.worker()
+        at, worker = self._found_long_ago(desk), desk.worker()
         desk.later(worker)
         assert state(worker, 2) == "given up"
-        desk.api.server.default = answer
         desk.api.add_run(3, ran(3), minute=300)
         desk.later(worker)
         desk.api.runs[2]["finished_at"], desk.codes = at, [1]
@@ -236,10 +251,19 @@ def test_webhooks_that_are_ignored_are_logged_once_for_each_reason(desk: Desk) -
     ]
 
 
-async def posted(app: Starlette, body: bytes) -> int:
+@pytest.mark.parametrize(("query", "warned"), [(b"", []), (b"step=2", ["warn"])])
+def test_a_webhook_with_a_query_in_its_url_is_accepted_with_one_warning_that_all_steps_count(
+    desk: Desk, query: bytes, warned: list[str]
+) -> None:
+    app = Receiver(desk.settings(JOB), desk.worker(), lambda: True, desk.around()).app()
+    assert [asyncio.run(posted(app, event(run_id), query)) for run_id in (1, 2)] == [200, 200]
+    assert desk.said("webhook accepted without what follows `?` in its URL: all steps of a run count") == warned
+
+
+async def posted(app: Starlette, body: bytes, query: bytes = b"") -> int:
     """The status of the answer to a webhook."""
     headers = [(b"authorization", signature(body).encode())]
-    scope = {"type": "http", "method": "POST", "path": "/webhook", "query_string": b"", "headers": headers}
+    scope = {"type": "http", "method": "POST", "path": "/webhook", "query_string": query, "headers": headers}
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

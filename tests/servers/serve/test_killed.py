@@ -97,5 +97,5 @@ def test_a_run_that_kills_the_process_with_each_push_is_given_up_and_others_go_o
     for _ in range(3):
         assert world.start("poll", "--once", kill_at="pushing").wait(20) == KILLED
     assert world.start("poll", "--once").wait(20) == 1
-    assert world.runs()[1].reason == "given up: each try ended with our own process"
+    assert world.runs()[1].reason == "not tried again: each try ended with our own process"
     assert world.state(2) == "done"

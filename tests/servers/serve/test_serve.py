@@ -241,7 +241,7 @@ class TestThePush:
             world.api.add_run(1)
             post(url, event(1))
             run = world.wait(1, "failed")
-        assert run.reason == "given up: exit code 2, the configuration is wrong"
+        assert run.reason == "not tried again: exit code 2, the configuration is wrong"
         assert "type: spark with method: session" in world.logs()
 
     @pytest.mark.guarantee("dbt Cloud")
