@@ -30,7 +30,7 @@ def ledger_of(folder: Path) -> str:
 
 
 def syncs_of(folders: Sequence[Path]) -> tuple[frozenset[str], frozenset[str]]:
-    """The syncs that a push of these folders has to deliver, and those of the project that it leaves alone.
+    """The syncs that a push of these folders has to deliver, and those that other commands push.
 
     Where one sync is wrong, each counts as one to deliver: a failure must not pass because of what cannot be told. A folder that
     cannot be read counts for nothing: its push says what is wrong.
@@ -41,7 +41,7 @@ def syncs_of(folders: Sequence[Path]) -> tuple[frozenset[str], frozenset[str]]:
             manifest, read = (orjson.loads((folder / name).read_bytes()) for name in (MANIFEST, RESULTS))
             try:
                 due |= {sync.unique_id for sync in invocation_of(read, manifest).push}
-                known |= {sync.unique_id for sync in syncs(manifest) if sync.enabled}
+                known |= {sync.unique_id for sync in syncs(manifest) if sync.enabled and sync.settings.push_on}
             except ReverseEtlError:
                 due |= sync_ids(manifest)
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -40,6 +40,7 @@ class Looks:
         self._hurried: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._known: set[int] = set()
+        self._answered: set[int] = set()
 
     @property
     def is_settled(self) -> bool:
@@ -53,6 +54,7 @@ class Looks:
 
     def look(self) -> None:
         """Look at each job whose time has come."""
+        self._answered.clear()
         for job_id in self._jobs:
             if not self._left(job_id):
                 self._hurried.discard(job_id)
@@ -60,8 +62,8 @@ class Looks:
                 self._look_at(job_id)
 
     def has_answered(self, job_id: int) -> bool:
-        """Whether the last look at a job went well, and the next is not due yet. At one that is not listed nobody looks."""
-        return job_id not in self._jobs or not self._pace.is_due(_usual(job_id))
+        """Whether the last look at a job went well: just now, or the next is not due yet. At one that is not listed nobody looks."""
+        return job_id not in self._jobs or job_id in self._answered or not self._pace.is_due(_usual(job_id))
 
     def left(self) -> float:
         """Seconds until the next look."""
@@ -84,6 +86,7 @@ class Looks:
             self._rest(job_id, error)
             return
         self._known.add(job_id)
+        self._answered.add(job_id)
         self.trouble.pop(job_id, None)
         self._failures.pop(job_id, None)
         self._metrics.looked.labels(str(job_id)).set_to_current_time()

@@ -139,7 +139,7 @@ class Worker:
             self._judge(run, self._push(run, self.targets[run.job_id]))
         except Unfit as unfit:
             self._artifacts.remove(run)
-            run = replace(run, trouble=Trouble.NONE)  # it has nothing for these destinations
+            run = replace(run, trouble=Trouble.NONE)  # nothing of it may go to these destinations
             self._ended(run, State.FAILED if unfit.is_failure else State.DONE, str(unfit))
         except CloudError as error:
             self._left(run, Trouble.FETCH, error.reason, error.pause)

@@ -186,6 +186,15 @@ class TestARunThatFailed:
         assert state(worker, 1) == "failed"
         assert [self._pushed(desk, worker, run_id, *names) for run_id, *names in ((2, "a"), (3, "b"))] == [1, 0]
 
+    def test_waits_for_no_sync_that_no_command_pushes(self, desk: Desk) -> None:
+        desk.patience = replace(AT_ONCE, fetch=(1, 0))
+        worker = desk.worker()
+        desk.api.add_run(1)
+        with _unavailable(desk, "/artifacts/"):
+            desk.later(worker)
+        assert state(worker, 1) == "failed"
+        assert self._pushed(desk, worker, 2, "b", push_on=[]) == 0
+
     @pytest.mark.guarantee("dbt Cloud")
     def test_is_none_any_more_after_any_push_of_its_job_if_it_had_nothing_for_these_destinations(
         self, desk: Desk

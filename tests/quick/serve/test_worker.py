@@ -19,7 +19,7 @@ from dbt_reverse_etl.serve.webhooks import Receiver
 from dbt_reverse_etl.serve.worker import Worker
 from tests.support.serve.desk import Desk, ran, sample, state
 from tests.support.servers.cloud_api import JOB, event, signature
-from tests.support.servers.http import Reply
+from tests.support.servers.http import Received, Reply
 
 
 class TestARunWithoutTheTimeOfItsEnd:
@@ -85,6 +85,21 @@ class TestARunWithoutTheTimeOfItsEnd:
         desk.api.server.default = answer
         desk.later(worker)
         assert desk.said("run 2: done") == ["info"]
+
+    def test_is_given_up_also_where_a_look_at_all_jobs_takes_longer_than_their_interval(self, desk: Desk) -> None:
+        self._found_long_ago(desk)
+        answer = desk.api.server.default
+        assert callable(answer)
+
+        def slow(request: Received) -> Reply:
+            desk.now += 4000
+            return answer(request)
+
+        desk.api.server.default = slow
+        worker = desk.worker(JOB, JOB + 1)
+        desk.api.add_run(3, minute=300)
+        desk.later(worker)
+        assert desk.said("run 2 of job 345: found untimed for 1 day") == ["warn"]
 
     @pytest.mark.guarantee("dbt Cloud")
     def test_is_pushed_if_it_gets_one_after_it_was_given_up(self, desk: Desk) -> None:
