@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,11 @@ class Opened:
         return str(self._project.target)
 
     def overview_now(self) -> Any:
-        """What the ledger says of the chosen syncs."""
-        from dbt_reverse_etl.app.invocation import overview_of
+        """What the ledger says of the chosen syncs, without failed tests that the project no longer has."""
+        from dbt_reverse_etl.app.invocation import overview_of, without_removed
 
-        return overview_of(self._ledger, self._resolved, self.chosen)
+        found = overview_of(self._ledger, self._resolved, self.chosen)
+        return replace(found, failing=without_removed(found.failing, self.manifest))
 
     def __exit__(self, *_: object) -> None:
         pass
