@@ -7,10 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from dbt_reverse_etl import cli
 from dbt_reverse_etl.app import invocation
 from dbt_reverse_etl.app.place import Opened
 from dbt_reverse_etl.app.project import OVERRIDE
+from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.push_report import Report
+from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.terminal import options
 from dbt_reverse_etl.warehouse.overview import Overview
 from tests.support.delivery.pushers import at, pusher, sync
 from tests.support.delivery.world import MemoryLedger
@@ -34,6 +40,22 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_command_that_sends_takes_the_override_from_the_environment(place: Any) -> None:
     with Opened(place, ("a",), reaches=True, sends=True) as opened:
         assert opened.pusher.overrides == [WORD]
+
+
+@pytest.mark.guarantee("Guards")
+def test_the_command_plan_takes_the_override_that_the_next_push_takes_and_refuses_one_of_no_sync(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "Place", lambda *_, **__: place)
+    found: list[Any] = []
+    monkeypatch.setattr(Pusher, "plan", lambda pusher, *_: found.append(pusher.overrides) or Report("a", "crm.a", ""))
+
+    def plan() -> Result:
+        return CliRunner().invoke(cli.cli, ["plan"], standalone_mode=False)
+
+    assert (plan().exception, found) == (None, [[WORD]])
+    place.project().env[OVERRIDE] = "b@5:+0~0-2"
+    assert isinstance(plan().exception, ConfigurationError)
 
 
 @pytest.mark.guarantee("Guards")

@@ -73,7 +73,7 @@ def test_the_command_the_comment_of_a_review_and_a_run_that_only_plans_show_it_a
 ) -> None:
     report, said = planned(monkeypatch), f"a push would be blocked: {DELETES}{NEXT}"
     opened: Any = SimpleNamespace(pusher=SimpleNamespace(plan=lambda *_: report), overview=None, chosen=[A])
-    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    monkeypatch.setattr(looking, "Opened", lambda *_, **__: nullcontext(opened))
     table, comment = (
         CliRunner().invoke(cli.cli, ["plan", *more], standalone_mode=False) for more in ((), ("--markdown",))
     )
