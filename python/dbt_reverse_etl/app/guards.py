@@ -10,7 +10,6 @@ from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, closest, described
 from dbt_reverse_etl.delivery.counts import PerOperation
 
-_MOST_NAMED = 3
 _OVERRIDE = re.compile(r"(.+)@[0-9]{1,18}:\+[0-9]{1,18}~[0-9]{1,18}-[0-9]{1,18}")
 
 
@@ -75,10 +74,9 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
 
 
 def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
-    """Tests, by unique id, that a changelog has failed and not passed since: the first few, so that the next step of the error fits into an alert."""
+    """Tests, by unique id, that a changelog has failed and not passed since."""
     names = [test.split(".")[2] for test in tests]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return [f"tests not passed of {changelog}: {', '.join(names[:_MOST_NAMED])}{more}"] if names else []
+    return [f"tests not passed of {changelog}: {', '.join(names)}"] if names else []
 
 
 def asks_for_visible_rows(guards: Guards, planned: PerOperation, *, first: bool) -> bool:

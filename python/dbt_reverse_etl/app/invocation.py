@@ -366,11 +366,16 @@ def _failing(
     before: Mapping[str, Sequence[str]], invocation: Invocation, manifest: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
     """Tests by relation of the changelog that failed now, or failed before and have neither passed nor been removed since."""
-    there = {*manifest["nodes"], *(manifest.get("unit_tests") or {})} - invocation.passed_tests
-    found = {relation: {*tests} & there for relation, tests in before.items()}
+    found = {one: {*tests} - invocation.passed_tests for one, tests in without_removed(before, manifest).items()}
     for one, tests in invocation.failed_tests.items():
         found.setdefault(manifest["nodes"][one]["relation_name"], set()).update(tests)
     return {one: tuple(sorted(tests)) for one, tests in found.items()}
+
+
+def without_removed(failing: Mapping[str, Sequence[str]], manifest: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Failed tests by relation of the changelog, without those that the project no longer has: they can never pass."""
+    there = {*manifest["nodes"], *(manifest.get("unit_tests") or {})}
+    return {relation: tuple(test for test in tests if test in there) for relation, tests in failing.items()}
 
 
 def _chosen(configuration: Configuration, selectors: Sequence[str]) -> list[ResolvedSync]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -122,10 +123,13 @@ def _setting(name: str, project: Path, env: Mapping[str, str]) -> Any:
 class Opened:
     """What `plan`, `status` and `reconcile` need: the chosen syncs, the ledger's view of them, and a session.
 
-    With `reaches`, the destinations are asked, so that their secrets are needed; with `sends`, rows are sent to them.
+    With `reaches`, the destinations are asked, so that their secrets are needed; with `sends`, rows are sent to them. With `sends` or `plans`,
+    guards judge, so that overrides are read.
     """
 
-    def __init__(self, place: Place, selectors: Iterable[str], *, reaches: bool = False, sends: bool = False) -> None:
+    def __init__(
+        self, place: Place, selectors: Iterable[str], *, reaches: bool = False, sends: bool = False, plans: bool = False
+    ) -> None:
         from dbt_reverse_etl.app.project import overrides_of, refuse_switched_off
         from dbt_reverse_etl.config.artifacts import select
 
@@ -140,7 +144,7 @@ class Opened:
             raise ConfigurationError(
                 Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
             )
-        self._overrides = overrides_of(configuration, self._project.env) if sends else []
+        self._overrides = overrides_of(configuration, self._project.env) if sends or plans else []
         named = select(configuration.syncs, tuple(selectors))
         configuration.refuse_unset(pushed=named if reaches else (), planned=named)
         chosen = {sync.unique_id for sync in named}
@@ -165,10 +169,11 @@ class Opened:
         return str(self._project.target)
 
     def overview_now(self) -> Any:
-        """What the ledger says of the chosen syncs."""
-        from dbt_reverse_etl.app.invocation import overview_of
+        """What the ledger says of the chosen syncs, without failed tests that the project no longer has."""
+        from dbt_reverse_etl.app.invocation import overview_of, without_removed
 
-        return overview_of(self._ledger, self._resolved, self.chosen)
+        found = overview_of(self._ledger, self._resolved, self.chosen)
+        return replace(found, failing=without_removed(found.failing, self.manifest))
 
     def __exit__(self, *_: object) -> None:
         pass

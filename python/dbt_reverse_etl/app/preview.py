@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbt_reverse_etl.base.errors import GuardBlocked
+from dbt_reverse_etl.base.errors import NEXT, GuardBlocked
 from dbt_reverse_etl.delivery.counts import Counts
 from dbt_reverse_etl.delivery.planning import Counted, count
 from dbt_reverse_etl.delivery.policy import Policy
@@ -13,6 +13,9 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.undelivered import KEY
 from dbt_reverse_etl.sinks.base import OPERATION, Mode
 from dbt_reverse_etl.warehouse.pending import PendingRows
+
+BLOCKED = "a push would be blocked: "
+_UNSETTLED = "a push may be blocked, and first settles what an interrupted run left, so that its counts may be lower: "
 
 
 def preview(source: PendingRows, state: State, ports: Ports, policy: Policy, mode: Mode, rows: int) -> dict[str, Any]:  # noqa: PLR0913, PLR0917  (each is a part of the plan)
@@ -25,14 +28,18 @@ def preview(source: PendingRows, state: State, ports: Ports, policy: Policy, mod
         "planned": pending.attempted,
         "counts": Counts(planned=waiting, skipped=waiting),
         "sample": (*due[:rows],),
-        "message": _blocked(pending, state, ports),
+        "message": _blocked(pending, state, ports, mode),
     }
 
 
-def _blocked(pending: Counted, state: State, ports: Ports) -> str:
+def _blocked(pending: Counted, state: State, ports: Ports, mode: Mode) -> str:
     try:
         ports.guard(pending.attempted, pending.refused, state)
     except GuardBlocked as error:
         (problem,) = error.problems
-        return f"a push would be blocked: {problem.found}. Next: {problem.next_step}"
+        # A push asks the sink, or sends the events of that run, before it counts: no override of these counts lets it pass.
+        is_settled_first = ports.sink.transactional or mode is Mode.CHANGELOG
+        if is_settled_first and any(not claim.everything for claim in state.claims):
+            return f"{_UNSETTLED}{problem.found}"
+        return f"{BLOCKED}{problem.found}{NEXT}{problem.next_step}"
     return ""

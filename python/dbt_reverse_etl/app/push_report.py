@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.errors import NEXT, ExitCode
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS, Counts, PerOperation
 from dbt_reverse_etl.delivery.health import NEVER_PUSHED, Standing, explained
 
 OVERTAKEN = "overtaken"
-_LONGEST = 1000  # characters: the message of a blocked push with long names fits
+_LONGEST = 1000  # characters
 
 
 @dataclass(frozen=True)
@@ -49,5 +49,16 @@ class Report:
     @property
     def why(self) -> str:
         """What there is to say of how it ended: no row value, no secret, and not too long for a message."""
-        text = redact("; ".join(filter(None, (self.message or self.standing.reason, *explained(self.standing)))))
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+        found = _fitting(redact(self.message or self.standing.reason))
+        return _cut("; ".join(filter(None, (found, *map(redact, explained(self.standing))))), _LONGEST)
+
+
+def _fitting(text: str) -> str:
+    """A list of failed tests has no bound: the next step stays whole, if it fits at all."""
+    found, mark, next_step = text.rpartition(NEXT)
+    room = _LONGEST - 1 - len(mark + next_step)  # with the sign that more follows
+    return f"{_cut(found, room)}{mark}{next_step}" if mark and room > 0 else text
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -29,6 +29,9 @@ def worst(codes: Iterable[int]) -> int:
     return max(codes, key=lambda code: 0.5 if code == ExitCode.OVERTAKEN else code, default=ExitCode.OK)
 
 
+NEXT = ". Next: "  # before what to do
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong.
@@ -46,7 +49,7 @@ class Problem:
     next_step: str
 
     def __str__(self) -> str:
-        return f"{self.where}: found {self.found}; expected {self.expected}. Next: {self.next_step}"
+        return f"{self.where}: found {self.found}; expected {self.expected}{NEXT}{self.next_step}"
 
 
 class ReverseEtlError(Exception):

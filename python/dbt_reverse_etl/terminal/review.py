@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dbt_reverse_etl.app.preview import BLOCKED
 from dbt_reverse_etl.app.push_report import Report
-from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.errors import NEXT, ExitCode
 from dbt_reverse_etl.delivery.ports import Status
 
 _HEADER = "| sync | destination | insert | update | delete | |\n|---|---|--:|--:|--:|---|"
@@ -41,11 +42,12 @@ def _sentence(report: Report) -> str:
 
 
 def _note(report: Report) -> str:
-    """What else there is to know; the message holds counts and an override, never a row. An error may name a host."""
+    """What else there is to know; the message holds counts, never a row. An error may name a host. Nobody pushes a branch before its merge: no override."""
     if report.status == Status.FAILED:
         return f"**{report.status}**: see the log of the job"
     status = "" if report.exit_code is ExitCode.OK else f"**{report.status}**: "
-    return f"{status}{_cell(report.message)}"
+    before, mark, found = report.message.rpartition(BLOCKED)
+    return f"{status}{_cell(before + mark + (found.partition(NEXT)[0] if mark else found))}"
 
 
 def _number(count: int) -> str:

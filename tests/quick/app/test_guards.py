@@ -11,6 +11,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.errors import ConfigurationError, GuardBlocked
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.health import Health, Left, Standing
 
 counts = st.builds(PerOperation, *[st.integers(0, 1000)] * 3)
 
@@ -84,9 +85,8 @@ def test_failed_tests_are_named_as_dbt_names_them() -> None:
     assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [
         "tests not passed of people: current_unique_people_id"
     ]
-    assert failed_tests("people", [f"test.shop.t{number}.1" for number in range(9)]) == [
-        "tests not passed of people: t0, t1, t2 and 6 more"
-    ]
+    [all_of_them] = failed_tests("people", [f"test.shop.t{number}.1" for number in range(9)])
+    assert all_of_them == f"tests not passed of people: {', '.join(f't{number}' for number in range(9))}"
 
 
 def test_the_next_step_of_a_blocked_push_fits_into_an_alert_whatever_was_found() -> None:
@@ -96,8 +96,13 @@ def test_the_next_step_of_a_blocked_push_fits_into_an_alert_whatever_was_found()
     guards = Guards.model_validate({"max_deletes": "10%", "max_changes": "10%"})
     with pytest.raises(GuardBlocked) as blocked:
         check_guards(sync, [*found, *violations(guards, planned, 2 * 10**8, first=False)], planned, 12345, [])
-    report = Report(sync, "crm.people", "blocked", message=str(blocked.value))
-    assert report.why == report.message
+    here = Standing(Health.FAILING, left=(Left("rejected", "HTTP 422", 3, "next_run"),))
+    report = Report(sync, "crm.people", "blocked", message=str(blocked.value), standing=here)
+    next_step = report.message[report.message.index(". Next: ") :]
+    found, mark, rest = report.why.partition("…")
+    assert (len(report.message) > 1000, len(report.why)) == (True, 1000)
+    assert report.message.startswith(found)
+    assert mark + rest == f"…{next_step}…"
 
 
 def test_a_text_that_does_not_fit_into_an_alert_ends_with_an_ellipsis() -> None:

@@ -18,7 +18,9 @@ from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.commands import looking
 from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import PerOperation
+from dbt_reverse_etl.delivery.facts import Claim
 from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.terminal.screen import Screen
 from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.delivery.pushers import at, pusher, sync
@@ -40,14 +42,18 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planned(
-    monkeypatch: pytest.MonkeyPatch, *overrides: str, tests: tuple[str, ...] = (), pending: PerOperation = PENDING
+    monkeypatch: pytest.MonkeyPatch,
+    *overrides: str,
+    tests: tuple[str, ...] = (),
+    pending: PerOperation = PENDING,
+    claims: tuple[Claim, ...] = (),
 ) -> Report:
     """A plan of a sync that is a snapshot behind."""
     source = SimpleNamespace(planned=lambda: Histogram((pending,)), close=lambda: None)
     monkeypatch.setattr(SyncPush, "_source", lambda *_: source)
     memory: dict[str, Any] = {"ledger": MemoryLedger()}
     warehouse = replace(pusher(orders=5), overrides=overrides, **memory)
-    return warehouse.plan(A, replace(at(A, 4), failing={"orders": tests} if tests else {}), 0)
+    return warehouse.plan(A, replace(at(A, 4, claims=claims), failing={"orders": tests} if tests else {}), 0)
 
 
 @pytest.mark.guarantee("Guards")
@@ -67,18 +73,33 @@ def test_a_plan_says_why_a_push_would_be_blocked_and_with_which_override_it_pass
     assert planned(monkeypatch, tests=tests, pending=PerOperation()).message == "", "a push would send nothing"
 
 
+@pytest.mark.parametrize(
+    ("transactional", "everything", "promises"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_after_a_crash_a_plan_promises_no_override_where_a_push_settles_that_run_before_it_counts(
+    transactional: bool, everything: bool, promises: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteSink, "transactional", transactional)
+    spec = next(iter(at(A, 4).states.values())).positions[0].spec
+    said = planned(monkeypatch, claims=(Claim("c", 0, 9, 5, spec, everything),)).message
+    assert DELETES in said
+    assert (OVERRIDE in said, "may be blocked" in said) == (promises, not promises)
+
+
 @pytest.mark.guarantee("Guards")
 def test_the_command_the_comment_of_a_review_and_a_run_that_only_plans_show_it_after_the_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report, said = planned(monkeypatch), f"a push would be blocked: {DELETES}{NEXT}"
     opened: Any = SimpleNamespace(pusher=SimpleNamespace(plan=lambda *_: report), overview=None, chosen=[A])
-    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    monkeypatch.setattr(looking, "Opened", lambda *_, **__: nullcontext(opened))
     table, comment = (
         CliRunner().invoke(cli.cli, ["plan", *more], standalone_mode=False) for more in ((), ("--markdown",))
     )
     assert (table.return_value, table.stdout.splitlines()[-1]) == (ExitCode.OK, f"a: {said}")
-    assert comment.stdout.splitlines()[-1] == f"| a | crm.a | 0 | 1 | 2 | {said} |"
+    assert comment.stdout.splitlines()[-1] == f"| a | crm.a | 0 | 1 | 2 | a push would be blocked: {DELETES} |", (
+        "nobody pushes a branch before its merge"
+    )
     lines: list[tuple[str, str]] = []
     Screen(lambda text, level, _: lines.append((text, level))).tell(report, 1, 1)
     (counts, _), *below = lines

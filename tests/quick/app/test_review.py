@@ -58,7 +58,7 @@ def test_a_project_without_syncs_says_so() -> None:
 
 def test_letters_that_a_log_of_a_job_does_not_have_are_written_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = SimpleNamespace(pusher=SimpleNamespace(plan=lambda *_: CRM), overview=None, chosen=[None])
-    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    monkeypatch.setattr(looking, "Opened", lambda *_, **__: nullcontext(opened))
     said = CliRunner(charset="ascii").invoke(cli.cli, ["plan", "--markdown"], standalone_mode=False)
     assert said.exception is None
     assert said.stdout.startswith("This would update 1\\xa0203 contacts in crm, delete 4.")
@@ -73,7 +73,7 @@ def test_the_reason_of_a_plan_that_failed_is_in_the_log_of_the_job_and_not_in_th
     opened = SimpleNamespace(
         pusher=SimpleNamespace(plan=lambda one, *_: reports[one]), overview=None, chosen=[*reports]
     )
-    monkeypatch.setattr(looking, "Opened", lambda *_: nullcontext(opened))
+    monkeypatch.setattr(looking, "Opened", lambda *_, **__: nullcontext(opened))
     said = CliRunner().invoke(cli.cli, ["plan", "--markdown"], standalone_mode=False)
     assert (said.exception, said.return_value) == (None, ExitCode.FAILED)
     assert "crm.internal" not in said.stdout

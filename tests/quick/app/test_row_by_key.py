@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.app import invocation, sync_push
+from dbt_reverse_etl.app import sync_push
 from dbt_reverse_etl.app.identity import id_of
-from dbt_reverse_etl.app.place import Opened
-from dbt_reverse_etl.app.project import OVERRIDE as OVERRIDE_VARIABLE
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ExitCode
@@ -84,17 +81,6 @@ def test_a_failed_test_blocks_one_row_too_until_it_is_overridden_by_the_word_of_
         f"mend the model, or let this one pass: DBT_REVERSE_ETL_OVERRIDE='{OVERRIDE}' dbt-reverse-etl test a --key ..."
     )
     assert sent("{}", failing, Ledger(), OVERRIDE).status == Status.SUCCEEDED
-
-
-def test_the_command_takes_the_override_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    configuration = SimpleNamespace(syncs=[A.sync], resolved=[A], destinations={}, refuse_unset=lambda **_: None)
-    project = SimpleNamespace(switch="on", target="prod", env={OVERRIDE_VARIABLE: OVERRIDE}, manifest=dict[str, Any])
-    project.configuration = lambda _: configuration
-    place: Any = SimpleNamespace(project=lambda: project, session=lambda _: lambda: None, folder=Path())
-    monkeypatch.setattr(invocation, "open_ledger", lambda *_: Ledger())
-    monkeypatch.setattr(invocation, "overview_of", lambda *_: Overview())
-    with Opened(place, ("a",), reaches=True, sends=True) as opened:
-        assert opened.pusher.overrides == [OVERRIDE]
 
 
 def test_guards_that_count_rows_say_nothing_of_one_that_is_named_by_its_key() -> None:

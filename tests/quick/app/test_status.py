@@ -136,7 +136,7 @@ def commanded(
         pusher: Pusher = warehouse or pusher(orders=5)
         chosen, overview = [A], told
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, **__: object) -> None:
             pass
 
         def __enter__(self) -> Opened:
