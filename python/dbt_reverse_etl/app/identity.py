@@ -12,7 +12,8 @@ from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.overview import Overview, Request
 
-# An upgrade may name the same place otherwise, as CHANGELOG says of `singer` without `identity`.
+# The place of a Singer destination without `identity` is read from its settings, which an upgrade may do otherwise, as CHANGELOG says.
+_MAY_BE_UPGRADED = "singer"
 _UPGRADED = (
     "an upgrade names the place otherwise: every row goes there again, "
     "and rows that left the model since the last push before it are still there: delete them yourself"
@@ -152,6 +153,8 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, *, planned: bool 
     own = id_of(resolved)
     if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
         moved = "it had another destination, object or project before; the rows delivered there stay there"
+        if resolved.destination.type != _MAY_BE_UPGRADED:
+            return moved
         return f"{moved}. If you changed none of them, {_UPGRADED_PLAN if planned else _UPGRADED}"
     former = next(formers(resolved, overview), None)
     if former is None:

@@ -152,8 +152,9 @@ def test_rows_of_another_changelog_at_the_same_place_are_said_and_stop_nobody() 
 
 def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after_its_rows_are_sent() -> None:
     ledger = Ledger()
-    ledger.push(CRM)
-    moved = replace(CRM, file="other.db")
+    here = replace(CRM, type="singer")
+    ledger.push(here)
+    moved = replace(here, file="other.db")
     planned = left_elsewhere(moved.resolved, ledger.overview(moved), planned=True)
     pushed = left_elsewhere(moved.resolved, ledger.overview(moved))
     for said in (planned, pushed):
@@ -163,6 +164,16 @@ def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after
     assert pushed.endswith(
         "rows that left the model since the last push before it are still there: delete them yourself"
     )
+
+
+def test_no_adopt_is_offered_to_a_sync_whose_place_no_upgrade_names_otherwise() -> None:
+    """It is empty, or another database: an adopt would count all rows as delivered."""
+    ledger = Ledger()
+    ledger.push(CRM)
+    moved = replace(CRM, file="other.db")
+    for planned in (True, False):
+        said = left_elsewhere(moved.resolved, ledger.overview(moved), planned=planned)
+        assert said.endswith("the rows delivered there stay there")
 
 
 def test_the_stop_says_what_each_way_out_does() -> None:

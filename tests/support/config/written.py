@@ -22,6 +22,7 @@ class Written:
     entry: str = "crm"
     file: str = "crm.db"
     renamed_from: str | None = None
+    type: str = "sqlite"
 
     @property
     def resolved(self) -> ResolvedSync:
@@ -29,6 +30,6 @@ class Written:
         settings = SyncSettings(destination=self.entry, object=self.object, renamed_from=self.renamed_from)
         sync = Sync(f"exposure.{self.project}.{self.name}", self.name, (), True, model, settings, "models/e.yml")
         destination = Destination(
-            self.entry, "sqlite", SqliteSink, SqliteSink.settings_model(path=f"/{self.file}"), Guards()
+            self.entry, self.type, SqliteSink, SqliteSink.settings_model(path=f"/{self.file}"), Guards()
         )
         return ResolvedSync(sync, destination, Guards(), Options())
