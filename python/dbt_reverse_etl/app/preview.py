@@ -15,10 +15,12 @@ from dbt_reverse_etl.sinks.base import OPERATION, Mode
 from dbt_reverse_etl.warehouse.pending import PendingRows
 
 BLOCKED = "a push would be blocked: "
-_UNSETTLED = "a push may be blocked, and first settles what an interrupted run left, so that its counts may be lower: "
+_UNSETTLED = "a push first settles what a run left that was interrupted or goes on, so its counts may be lower"
 
 
-def preview(source: PendingRows, state: State, ports: Ports, policy: Policy, mode: Mode, rows: int) -> dict[str, Any]:  # noqa: PLR0913, PLR0917  (each is a part of the plan)
+def preview(
+    source: PendingRows, state: State, ports: Ports, policy: Policy, mode: Mode, rows: int, head: int
+) -> dict[str, Any]:  # noqa: PLR0913, PLR0917  (each is a part of the plan)
     """Of a `Report`: `planned`, `counts`, a `sample` of at most `rows` rows that do not wait, and as `message` why a push would be blocked."""
     pending = count(source, state, ports, policy, mode)
     keys, waiting = {*pending.wait.column(KEY).to_pylist()}, pending.histogram.total - pending.attempted
@@ -28,18 +30,22 @@ def preview(source: PendingRows, state: State, ports: Ports, policy: Policy, mod
         "planned": pending.attempted,
         "counts": Counts(planned=waiting, skipped=waiting),
         "sample": (*due[:rows],),
-        "message": _blocked(pending, state, ports, mode),
+        "message": _blocked(pending, state, ports, is_settled_first=_is_settled_first(state, ports, mode, head)),
     }
 
 
-def _blocked(pending: Counted, state: State, ports: Ports, mode: Mode) -> str:
+def _is_settled_first(state: State, ports: Ports, mode: Mode, head: int) -> bool:
+    """Whether a push asks the sink, or sends the events of an earlier run, before it counts: its counts may be others."""
+    is_asked = ports.sink.transactional and any(not claim.everything for claim in state.claims)
+    return is_asked or (mode is Mode.CHANGELOG and bool(state.unsettled_events(head)))
+
+
+def _blocked(pending: Counted, state: State, ports: Ports, *, is_settled_first: bool) -> str:
     try:
-        ports.guard(pending.attempted, pending.refused, state)
+        used = ports.guard(pending.attempted, pending.refused, state)
     except GuardBlocked as error:
         (problem,) = error.problems
-        # A push asks the sink, or sends the events of that run, before it counts: no override of these counts lets it pass.
-        is_settled_first = ports.sink.transactional or mode is Mode.CHANGELOG
-        if is_settled_first and any(not claim.everything for claim in state.claims):
-            return f"{_UNSETTLED}{problem.found}"
+        if is_settled_first:
+            return f"{_UNSETTLED}: it may be blocked by {problem.found}"
         return f"{BLOCKED}{problem.found}{NEXT}{problem.next_step}"
-    return ""
+    return f"{_UNSETTLED}, and the override may not hold" if used and is_settled_first else ""

@@ -203,9 +203,7 @@ class SyncPush(OneSync):
     def _replay(self, known: HeadOfModel) -> RunResult | None:
         """An event says what was before it, so those of a crashed run are sent again as they were before newer ones. None: they are."""
         newest = self.state.reached  # a position or a claim beyond the snapshot of a run would be taken back
-        if self._settings.mode is not Mode.CHANGELOG or newest == known.snapshot:
-            return None
-        for spec_id in sorted({claim.spec for claim in self.state.claims if claim.snapshot == newest}):
+        for spec_id in self.state.unsettled_events(known.snapshot) if self._settings.mode is Mode.CHANGELOG else ():
             spec = Spec.of(self.state.specs[spec_id])
             ports = self._ports(spec, partial(self._head, newest))
             result = self._watched(self._job(HeadOfModel(newest, known.changelog), spec), ports)
@@ -263,7 +261,7 @@ class SyncPush(OneSync):
         source = self._source(state, spec, self._head())
         try:
             ports = replace(self._ports(spec, self._head), guard=self._guard)
-            found = preview(source, state, ports, self._policy, spec.mode, rows)
+            found = preview(source, state, ports, self._policy, spec.mode, rows, known.snapshot)
         finally:
             source.close()
         moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview, planned=True)
@@ -372,12 +370,14 @@ class SyncPush(OneSync):
             return ""
         planned = tried - refused
         changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
-        found = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
+        tests = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
+        found: list[str] = []
         if not of_one_row and planned.total:
             first = any(place.snapshot == 0 for place in state.positions)
             visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
-            found += violations(guards, planned, visible, first=first)
-        named, retry = (self._resolved.sync.name, found, planned, head.snapshot), self._policy.retry_now
+            found = violations(guards, planned, visible, first=first)
+        # Names of tests have no bound: an alert cuts them, and no violation.
+        named, retry = (self._resolved.sync.name, [*found, *tests], planned, head.snapshot), self._policy.retry_now
         return check_guards(*named, self._shared.overrides, of_one_row=of_one_row, retry=retry)
 
     def _nothing_matched(self, result: RunResult) -> str:

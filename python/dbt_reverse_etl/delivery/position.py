@@ -116,6 +116,11 @@ class State:
         places: tuple[Range | Claim, ...] = (*self.positions, *self.claims)
         return max(place.snapshot for place in places)
 
+    def unsettled_events(self, head: int) -> list[str]:
+        """Specs of claims of the newest snapshot reached, if it is not `head`: in mode `changelog` their events go before newer ones."""
+        newest = self.reached
+        return sorted({claim.spec for claim in self.claims if claim.snapshot == newest}) if newest != head else []
+
     @property
     def delivered_any(self) -> bool:
         """The destination may hold a row because of this sync."""

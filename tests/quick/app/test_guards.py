@@ -95,7 +95,7 @@ def test_the_next_step_of_a_blocked_push_fits_into_an_alert_whatever_was_found()
     found = failed_tests(model, [f"test.shop.{test}.1"] * 9)
     guards = Guards.model_validate({"max_deletes": "10%", "max_changes": "10%"})
     with pytest.raises(GuardBlocked) as blocked:
-        check_guards(sync, [*found, *violations(guards, planned, 2 * 10**8, first=False)], planned, 12345, [])
+        check_guards(sync, [*violations(guards, planned, 2 * 10**8, first=False), *found], planned, 12345, [])
     here = Standing(Health.FAILING, left=(Left("rejected", "HTTP 422", 3, "next_run"),))
     report = Report(sync, "crm.people", "blocked", message=str(blocked.value), standing=here)
     next_step = report.message[report.message.index(". Next: ") :]

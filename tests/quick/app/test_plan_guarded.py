@@ -20,6 +20,7 @@ from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.facts import Claim
 from dbt_reverse_etl.delivery.waves import Histogram
+from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.terminal.screen import Screen
 from dbt_reverse_etl.warehouse.spec import Spec
@@ -59,7 +60,7 @@ def planned(
 @pytest.mark.guarantee("Guards")
 @pytest.mark.parametrize(
     ("tests", "found"),
-    [((), DELETES), (("test.shop.unique_id.1",), f"{FAILED}; {DELETES}")],
+    [((), DELETES), (("test.shop.unique_id.1",), f"{DELETES}; {FAILED}")],
     ids=["a guard", "a failed test, too"],
 )
 def test_a_plan_says_why_a_push_would_be_blocked_and_with_which_override_it_passes(
@@ -74,16 +75,28 @@ def test_a_plan_says_why_a_push_would_be_blocked_and_with_which_override_it_pass
 
 
 @pytest.mark.parametrize(
-    ("transactional", "everything", "promises"), [(True, False, False), (True, True, True), (False, False, True)]
+    ("mode", "transactional", "claimed", "everything", "promises"),
+    [
+        ("mirror", True, 5, False, False),
+        ("mirror", True, 5, True, True),
+        ("mirror", False, 4, False, True),
+        ("changelog", False, 4, False, False),
+        ("changelog", False, 4, True, False),
+        ("changelog", False, 5, False, True),
+    ],
 )
-def test_after_a_crash_a_plan_promises_no_override_where_a_push_settles_that_run_before_it_counts(
-    transactional: bool, everything: bool, promises: bool, monkeypatch: pytest.MonkeyPatch
+def test_after_a_crash_a_plan_promises_no_override_where_a_push_settles_that_run_before_it_counts(  # noqa: PLR0917  (each is a case)
+    mode: str, transactional: bool, claimed: int, everything: bool, promises: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqliteSink, "transactional", transactional)
+    monkeypatch.setattr(SqliteSink, "modes", frozenset(Mode))
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: replace(one._earlier[0], mode=Mode(mode)))
     spec = next(iter(at(A, 4).states.values())).positions[0].spec
-    said = planned(monkeypatch, claims=(Claim("c", 0, 9, 5, spec, everything),)).message
+    claims = (Claim("c", 0, 9, claimed, spec, everything),)
+    said = planned(monkeypatch, claims=claims).message
     assert DELETES in said
     assert (OVERRIDE in said, "may be blocked" in said) == (promises, not promises)
+    assert ("the override may not hold" in planned(monkeypatch, OVERRIDE, claims=claims).message) is not promises
 
 
 @pytest.mark.guarantee("Guards")

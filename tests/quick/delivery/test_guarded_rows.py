@@ -203,6 +203,6 @@ def test_a_plan_counts_and_samples_what_a_push_would_attempt(policy: Policy, sai
     desk.source = Sampled
     source = desk._source_for(desk.state())
     assert isinstance(source, Sampled)
-    found = preview(source, desk.state(), desk._ports(), policy, Mode.MIRROR, 3)  # type: ignore[arg-type]
+    found = preview(source, desk.state(), desk._ports(), policy, Mode.MIRROR, 3, 2)  # type: ignore[arg-type]
     assert {key for _, key in found["sample"]} == keys
     assert said + " in" in line(1, 1, Report("s", "crm.s", "planned", is_plan=True, **found))
