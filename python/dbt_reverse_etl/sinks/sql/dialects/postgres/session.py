@@ -81,7 +81,7 @@ REFUSALS = (
         "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
     ),
     ("does not support SSL", "the server offers no TLS"),
-    ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof)", "TLS failed"),
+    ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof|exchange)", "TLS failed"),
 )
 # What a user does about a connection that was not made; for the other reasons there is the page.
 NEXT_STEPS = {
@@ -94,7 +94,11 @@ NEXT_STEPS = {
     UNREACHABLE: CORRECT_SERVER,
 }
 _ANSWERED = ":  "  # behind the severity of an error of the server, in each language; texts of libpq have one blank
-FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed|not fork"
+# libpq drops the words of a server without a process to spare if it asked that one for TLS: `during SSL exchange`.
+FULL = (
+    "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
+    "|not fork|error response during SSL exchange"
+)
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
 WORDS = {
