@@ -44,6 +44,8 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for text in (
             "https://{}:8080/x?mail=me@example.com",
             "https://{}/x:y?mail=me@example.com",
+            "https://{}:8080?mail=me@example.com",
+            "postgresql://{}:5432/crm?mail=me@example.com",
             "https://{}?mail=x:me@example.com",
             "https://{}:/x@y",
             "https://[::{}]:8080/x@y",
@@ -51,6 +53,13 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "s3://arn:aws:s3:region:1:accesspoint/{}/x@y",
             "postgresql://u:p?pw=x@{}/crm",
             "postgresql://u:p#x@{}/crm",
+            "https://{}:${{PORT}}/x@y",
+            "postgresql://{}:${{PORT}}/x@y",
+            "mysql://{}:{{port}}/x@y",
+            "kafka://{}:topic/x@y",
+            "bigquery://{}:d/t@1",
+            "//{}:share/x@y",
+            "ssh://github.com:{}/repo@main",
         )
     ),
     # They may be logins, or a sheet, a company, a column, an inbox.
