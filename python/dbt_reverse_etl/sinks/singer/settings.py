@@ -207,6 +207,7 @@ def _unwrapped(value: Any) -> Any:
 
 def _without_login(text: str) -> str:
     """A URL without its login and without such parameters; or the words of a driver, such as `host=db1 password=x`."""
+    text = text.strip() or text  # a blank or line end behind `password=x&db=a` would pass over the database
     try:
         url = urlsplit(_LOGIN_AHEAD.sub(r"\1@", text))
     except ValueError:

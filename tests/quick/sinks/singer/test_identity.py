@@ -35,6 +35,8 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "h:6380,password=x=,ssl=True,defaultDatabase={}",
             "password=x,ssl=True,defaultDatabase={}",
             "user=u&password=x&db={}",
+            "user=u&password=x&db={} ",
+            "password=x,ssl=True,defaultDatabase={}\r\n",
             "x:h;password=a?db={}",
         )
     ),
@@ -191,6 +193,7 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for name in ("auth", "x-auth", "hmac", "pw", "subscription-key", "x-functions-key", "mytoken", "user")
     ),
     ({"dsn": "postgresql://a:x@db/crm"}, {"dsn": "postgresql://b:y@db/crm"}),
+    ({"dsn": " postgresql://a:x?1@db/crm"}, {"dsn": " postgresql://b:y?2@db/crm"}),
     ({"env": {"PGPASSWORD": "x", "PGHOST": "a"}}, {"env": {"PGPASSWORD": "y", "PGHOST": "a"}}),
     (
         {"env": {"AWS_ACCESS_KEY_ID": "x", "TRACEPARENT": "1", "PATH": "/a"}},
