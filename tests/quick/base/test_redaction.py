@@ -218,6 +218,8 @@ class TestRedaction:
                     "image": "https://img.x/y.png?pw=480",
                     "link": "(/y.png?x=1&pw=48000&pwd=1)",
                     "sql": "'/x?pw=1'",
+                    "tag": "<img src=https://h/y?pw=480>",
+                    "set": "x.png?pw=480, y.png?pw=960; [z?pw=480] a?pw=480|b",
                 }
             },
             {"where": "utm like '%?token=%' or utm like concat('&sig=', x)"},

@@ -35,6 +35,8 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "h:6380,password=x=,ssl=True,defaultDatabase={}",
             "password=x,ssl=True,defaultDatabase={}",
             "user=u&password=x&db={}",
+            "user=u&password=x&db={} ",
+            "password=x,ssl=True,defaultDatabase={}\r\n",
             "x:h;password=a?db={}",
         )
     ),
@@ -44,6 +46,8 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for text in (
             "https://{}:8080/x?mail=me@example.com",
             "https://{}/x:y?mail=me@example.com",
+            "https://{}:8080?mail=me@example.com",
+            "postgresql://{}:5432/crm?mail=me@example.com",
             "https://{}?mail=x:me@example.com",
             "https://{}:/x@y",
             "https://[::{}]:8080/x@y",
@@ -51,6 +55,13 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "s3://arn:aws:s3:region:1:accesspoint/{}/x@y",
             "postgresql://u:p?pw=x@{}/crm",
             "postgresql://u:p#x@{}/crm",
+            "https://{}:${{PORT}}/x@y",
+            "postgresql://{}:${{PORT}}/x@y",
+            "mysql://{}:{{port}}/x@y",
+            "kafka://{}:topic/x@y",
+            "bigquery://{}:d/t@1",
+            "//{}:share/x@y",
+            "ssh://github.com:{}/repo@main",
         )
     ),
     # They may be logins, or a sheet, a company, a column, an inbox.
@@ -182,6 +193,7 @@ SAME_PLACE: list[tuple[dict[str, Any], dict[str, Any]]] = [
         for name in ("auth", "x-auth", "hmac", "pw", "subscription-key", "x-functions-key", "mytoken", "user")
     ),
     ({"dsn": "postgresql://a:x@db/crm"}, {"dsn": "postgresql://b:y@db/crm"}),
+    ({"dsn": " postgresql://a:x?1@db/crm"}, {"dsn": " postgresql://b:y?2@db/crm"}),
     ({"env": {"PGPASSWORD": "x", "PGHOST": "a"}}, {"env": {"PGPASSWORD": "y", "PGHOST": "a"}}),
     (
         {"env": {"AWS_ACCESS_KEY_ID": "x", "TRACEPARENT": "1", "PATH": "/a"}},

@@ -141,6 +141,7 @@ def test_a_system_versioned_table_is_not_called_a_view(kind: str, words: str) ->
 
 AT = 'connection failed: connection to server at "aws-0.pooler.example.com" (1.2.3.4), port 6543 failed: '
 FULL = "the server has no free connection"
+GSSAPI = "GSSAPI continuation error: Unspecified GSS failure.  Minor code may provide more information: "
 ANSWERS = [
     ("FATAL:  Tenant or user not found", FATAL, "the pooler knows no such project or user"),
     ("FATAL:  (ENOTFOUND) tenant/user crm.abc not found", FATAL, "the pooler knows no such project or user"),
@@ -156,6 +157,15 @@ ANSWERS = [
     ("FATAL:  MaxClientsInSessionMode: max clients reached", RETRYABLE, FULL),
     ("FATAL:  Max client connections reached", RETRYABLE, FULL),
     ("could not fork new process for connection: Resource temporarily unavailable", RETRYABLE, FULL),
+    ("server sent an error response during SSL exchange", RETRYABLE, FULL),
+    ("SSL error: wrong version number", FATAL, "TLS failed"),
+    (f"{GSSAPI}Cannot contact any KDC for realm 'EXAMPLE.COM'", RETRYABLE, "the Kerberos login failed: no KDC"),
+    (f"{GSSAPI}Cannot resolve servers for KDC in realm 'EXAMPLE.COM'", RETRYABLE, "the Kerberos login failed: no KDC"),
+    (f"{GSSAPI}Ticket expired", FATAL, "the Kerberos login failed: its ticket may be missing or expired"),
+    ("Kerberos 5 authentication not supported", FATAL, "the server asks for a login in a way that cannot be used"),
+    ("error received from server in SCRAM exchange: invalid-proof", FATAL, "the password or the user is wrong"),
+    ("error received from server in SCRAM exchange: other-error", FATAL, "the server asks for a login in a way"),
+    ("incorrect server signature", FATAL, "the server did not prove that it knows the password"),
     ("authentication method 13 not supported", FATAL, "the server asks for a login in a way that cannot be used"),
     ('certificate does not match private key file "/k"', FATAL, "the key of the client certificate cannot be used"),
     ("Connection refused", RETRYABLE, "the server cannot be reached"),
@@ -172,6 +182,7 @@ def test_what_a_server_refuses_for_good_stops_the_sync_and_a_full_one_is_tried_a
 
 NO_LOGIN = {
     'FATAL:  password authentication failed for user "crm"': "correct user and password in profiles.yml",
+    "error received from server in SCRAM exchange: invalid-proof": "correct user and password in profiles.yml",
     "fe_sendauth: no password supplied": "correct user and password in profiles.yml",
     'FATAL:  role "crm" does not exist': "correct user and password in profiles.yml",
     'FATAL:  database "crm" does not exist': "create the database, or correct database in profiles.yml",
@@ -198,15 +209,18 @@ NO_LOGIN = {
             'could not load private key file "/k": unsupported',
             'certificate present, but not private key file "/k"',
         ),
-        "name as sslkey the key of sslcert, in a file that only its owner may read (mode 0600)",
+        "name as sslkey the key of sslcert without a passphrase, in a file that only its owner may read (mode 0600)",
     ),
     # The server answered, so host and port are right.
     "authentication method 13 not supported": None,
     "Kerberos 5 authentication not supported": None,
     "GSSAPI continuation error: No credentials were supplied": None,
+    f"{GSSAPI}Cannot contact any KDC for realm 'EXAMPLE.COM'": None,
+    "incorrect server signature": None,
     "none of the server's SASL authentication mechanisms are supported": None,
     'malformed SCRAM message (attribute "r" expected)': None,
     "could not fork new process for connection: Resource temporarily unavailable": None,
+    "server sent an error response during SSL exchange": None,
     "FATAL:  the database system is starting up": None,
     "FATAL:  das Datenbanksystem startet": None,
     "ВАЖНО:  система баз данных останавливается": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import chain
 from typing import Any
 
 import certifi
@@ -52,9 +53,10 @@ NO_RIGHT = "the user may not connect to the database"
 NO_DATABASE = "no such database"
 NO_KEY = "the key of the client certificate cannot be used"
 UNREACHABLE = "the server cannot be reached"
+_NO_KDC = "Cannot .*KDC"  # cannot contact any KDC, or resolve servers for it
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
 REFUSALS = (
-    ("password authentication failed", WRONG_LOGIN),
+    ("password authentication failed|SCRAM exchange: invalid-proof", WRONG_LOGIN),
     ("authentication failed", "the login was refused"),
     ("no password supplied", NOTHING_GIVEN),
     (
@@ -72,16 +74,18 @@ REFUSALS = (
     ("is not permitted to log in", "the user is not permitted to log in"),
     ("permission denied for database", NO_RIGHT),
     (
-        "authentication (method .* )?not supported|GSSAPI|Kerberos|SASL authentication|SCRAM (message|response|exchange)",
+        "authentication (method .* )?not supported|SASL authentication|SCRAM (message|response|exchange)",
         "the server asks for a login in a way that cannot be used",
     ),
+    ("incorrect server signature", "the server did not prove that it knows the password"),
+    (f"GSSAPI (?!.*{_NO_KDC})", "the Kerberos login failed: its ticket may be missing or expired"),
     ("private key file", NO_KEY),
     (
         "certificate|unknown ca",
         "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
     ),
     ("does not support SSL", "the server offers no TLS"),
-    ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof)", "TLS failed"),
+    ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof|exchange)", "TLS failed"),
 )
 # What a user does about a connection that was not made; for the other reasons there is the page.
 NEXT_STEPS = {
@@ -90,11 +94,20 @@ NEXT_STEPS = {
     NO_USER: CORRECT_LOGIN,
     NO_DATABASE: CORRECT_DATABASE,
     NO_RIGHT: GRANT_DATABASE,
-    NO_KEY: "name as sslkey the key of sslcert, in a file that only its owner may read (mode 0600)",
+    NO_KEY: "name as sslkey the key of sslcert without a passphrase, in a file that only its owner may read (mode 0600)",
     UNREACHABLE: CORRECT_SERVER,
 }
 _ANSWERED = ":  "  # behind the severity of an error of the server, in each language; texts of libpq have one blank
-FULL = "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed|not fork"
+# Why a connection was not made, where a repeat may help.
+OUTAGES = (
+    (
+        "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
+        # Of a server without a process to spare; libpq drops its words if it asked that one for TLS.
+        "|not fork|error response during SSL exchange",
+        "the server has no free connection",
+    ),
+    (_NO_KDC, "the Kerberos login failed: no KDC can be reached"),
+)
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
 WORDS = {
@@ -209,10 +222,9 @@ def failure(error: psycopg.Error) -> tuple[Outcome, str]:
 def connect_failure(text: str) -> tuple[Outcome, str]:
     """What libpq's text about a connection that was not made means."""
     said = _NAMES.sub('""', text)
-    found = ((Outcome.FATAL, reason) for pattern, reason in REFUSALS if re.search(pattern, said))
-    is_full = re.search(FULL, said) is not None
-    reason = "the server has no free connection" if is_full else UNREACHABLE
-    return next(found, (Outcome.RETRYABLE, reason))
+    refused = ((Outcome.FATAL, reason) for pattern, reason in REFUSALS if re.search(pattern, said))
+    passing = ((Outcome.RETRYABLE, reason) for pattern, reason in OUTAGES if re.search(pattern, said))
+    return next(chain(refused, passing), (Outcome.RETRYABLE, UNREACHABLE))
 
 
 def login_step(error: psycopg.Error) -> str | None:
