@@ -48,9 +48,13 @@ class _Project:
     def package(self) -> str:
         """Where the dbt package is kept: not in the folder that `dbt deps` empties, which Jinja may name in its own way."""
         emptied, own = str(self.settings.get("packages-install-path") or "dbt_packages"), f"packages/{PACKAGE}"
-        is_within = (self.folder / own).resolve().is_relative_to((self.folder / emptied).resolve())
+        is_within = self.place(own).is_relative_to((self.folder / emptied).resolve())
         may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL)
         return f"local_packages/{PACKAGE}" if is_within or may_be else own
+
+    def place(self, path: str) -> Path:
+        """Without its last part followed, where `dbt deps` leaves a link."""
+        return (self.folder / path).parent.resolve() / Path(path).name
 
     def files(self, *endings: str) -> Iterator[Path]:
         """The files below the model paths, in order."""

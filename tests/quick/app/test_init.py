@@ -215,6 +215,17 @@ def test_the_package_is_never_kept_in_the_folder_that_dbt_deps_empties(shop: Pat
     assert listed == {"packages": [{"local": f"{kept}/reverse_etl"}]}
 
 
+def test_the_package_is_refreshed_behind_the_link_that_dbt_deps_leaves(shop: Path) -> None:
+    add(shop, "dbt_project.yml", "name: shop\npackages-install-path: packages\n")
+    init(shop, None)
+    link, kept = shop / "packages/reverse_etl", shop / "local_packages/reverse_etl"
+    link.parent.mkdir()
+    link.symlink_to(kept)
+    add(kept, "macros/version.sql", "older")
+    assert init(shop, None) == ["local_packages/reverse_etl"]
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
