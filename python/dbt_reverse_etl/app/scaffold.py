@@ -49,8 +49,14 @@ class _Project:
         """Where the dbt package is kept: not in the folder that `dbt deps` empties, which Jinja may name in its own way."""
         emptied, own = str(self.settings.get("packages-install-path") or "dbt_packages"), f"packages/{PACKAGE}"
         is_within = self.place(own).is_relative_to((self.folder / emptied).resolve())
-        may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL)
+        may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL) and not self.is_left(own)
         return f"local_packages/{PACKAGE}" if is_within or may_be else own
+
+    def is_left(self, own: str) -> bool:
+        """Whether `dbt deps` empties another folder: packages.yml lists the package here, and here it still is."""
+        entries = packages_of(raw(_packages_file(self)))
+        listed = [self.place(str(one["local"])) for one in entries if isinstance(one, Mapping) and "local" in one]
+        return self.place(own) in listed and _holds_package(self.folder / own)
 
     def place(self, path: str) -> Path:
         """Without its last part followed, where `dbt deps` leaves a link."""

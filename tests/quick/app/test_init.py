@@ -215,6 +215,22 @@ def test_the_package_is_never_kept_in_the_folder_that_dbt_deps_empties(shop: Pat
     assert listed == {"packages": [{"local": f"{kept}/reverse_etl"}]}
 
 
+JINJA = [
+    "{{ env_var('X', '/tmp/dbt/packages') }}",
+    "{{ env_var('DIR', '..') }}/packages",
+    "{{ env_var('DIR', 'vendor-packages') }}",
+]
+
+
+@pytest.mark.parametrize("path", JINJA)
+def test_a_package_that_is_listed_and_that_dbt_deps_left_is_refreshed_where_it_is(shop: Path, path: str) -> None:
+    init(shop, None)
+    add(shop, "dbt_project.yml", f'name: shop\npackages-install-path: "{path}"\n')
+    add(shop, "packages/reverse_etl/macros/version.sql", "older")
+    assert init(shop, None) == ["packages/reverse_etl"]
+    assert init(shop, None) == []
+
+
 def test_the_package_is_refreshed_behind_the_link_that_dbt_deps_leaves(shop: Path) -> None:
     add(shop, "dbt_project.yml", "name: shop\npackages-install-path: packages\n")
     init(shop, None)
