@@ -21,6 +21,7 @@ from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.profiles import BLOCK, FILE_NAME, profile_directories
 
 PACKAGE = "reverse_etl"
+PLACES = (f"packages/{PACKAGE}", f"local_packages/{PACKAGE}")
 CARRIED = ("dbt_project.yml", "macros", "models")
 
 _IGNORED = ("target/", "dbt_packages/", "logs/")
@@ -47,10 +48,10 @@ class _Project:
     @property
     def package(self) -> str:
         """Where the dbt package is kept: not in the folder that `dbt deps` empties, which Jinja may name in its own way."""
-        emptied, own = str(self.settings.get("packages-install-path") or "dbt_packages"), f"packages/{PACKAGE}"
+        emptied, (own, other) = str(self.settings.get("packages-install-path") or "dbt_packages"), PLACES
         is_within = self.place(own).is_relative_to((self.folder / emptied).resolve())
         may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL) and not self.is_left(own)
-        return f"local_packages/{PACKAGE}" if is_within or may_be else own
+        return other if is_within or may_be else own
 
     def is_left(self, own: str) -> bool:
         """Whether `dbt deps` empties another folder: packages.yml lists the package here, and here it still is."""
@@ -201,6 +202,8 @@ def _kind(project: _Project, entry: Any) -> str:
     if not isinstance(entry, Mapping):
         return ""
     if "local" in entry:
+        if project.place(str(entry["local"])) in [project.place(one) for one in PLACES if one != project.package]:
+            return "local"  # of an earlier init; `dbt deps` may have deleted it, or left a link that leads to itself
         folder = (project.folder / str(entry["local"])).resolve()
         is_own = folder == (project.folder / project.package).resolve()
         return "own" if is_own else "local" if _holds_package(folder) else ""

@@ -231,6 +231,28 @@ def test_a_package_that_is_listed_and_that_dbt_deps_left_is_refreshed_where_it_i
     assert init(shop, None) == []
 
 
+@pytest.mark.parametrize("path", ["./packages", "{{ env_var('DIR', 'packages') }}"])
+@pytest.mark.parametrize("left", [None, "packages/reverse_etl", "local_packages/reverse_etl"])
+@pytest.mark.parametrize("more", ["", "  - local: local_packages/reverse_etl\n"])
+def test_an_entry_of_an_earlier_init_for_the_folder_that_dbt_deps_emptied_is_refused_until_it_is_removed(
+    shop: Path, path: str, left: str | None, more: str
+) -> None:
+    add(shop, "dbt_project.yml", f'name: shop\npackages-install-path: "{path}"\n')
+    add(shop, "packages.yml", f"packages:\n{more}  - local: packages/reverse_etl\n")
+    if left:
+        (shop / "packages").mkdir()
+        (shop / "packages/reverse_etl").symlink_to(shop / left)
+    before = files(shop)
+    with pytest.raises(ConfigurationError, match=r"`local: local_packages/reverse_etl` alone, .* remove that entry"):
+        init(shop, None)
+    assert files(shop) == before
+    add(shop, "packages.yml", f"packages:\n{more}")
+    assert "local_packages/reverse_etl" in init(shop, None)
+    assert yaml.safe_load((shop / "packages.yml").read_text()) == {
+        "packages": [{"local": "local_packages/reverse_etl"}]
+    }
+
+
 def test_the_package_is_refreshed_behind_the_link_that_dbt_deps_leaves(shop: Path) -> None:
     add(shop, "dbt_project.yml", "name: shop\npackages-install-path: packages\n")
     init(shop, None)
