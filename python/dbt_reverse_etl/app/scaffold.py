@@ -21,6 +21,7 @@ from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.profiles import BLOCK, FILE_NAME, profile_directories
 
 PACKAGE = "reverse_etl"
+PLACES = (f"packages/{PACKAGE}", f"local_packages/{PACKAGE}")
 CARRIED = ("dbt_project.yml", "macros", "models")
 
 _IGNORED = ("target/", "dbt_packages/", "logs/")
@@ -47,10 +48,20 @@ class _Project:
     @property
     def package(self) -> str:
         """Where the dbt package is kept: not in the folder that `dbt deps` empties, which Jinja may name in its own way."""
-        emptied, own = str(self.settings.get("packages-install-path") or "dbt_packages"), f"packages/{PACKAGE}"
-        is_within = (self.folder / own).resolve().is_relative_to((self.folder / emptied).resolve())
-        may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL)
-        return f"local_packages/{PACKAGE}" if is_within or may_be else own
+        emptied, (own, other) = str(self.settings.get("packages-install-path") or "dbt_packages"), PLACES
+        is_within = self.place(own).is_relative_to((self.folder / emptied).resolve())
+        may_be = re.search(r"\{[{%].*(?<!\w)packages(?!\w)", emptied, re.DOTALL) and not self.is_left(own)
+        return other if is_within or may_be else own
+
+    def is_left(self, own: str) -> bool:
+        """Whether `dbt deps` empties another folder: packages.yml lists the package here, and here it still is."""
+        entries = packages_of(raw(_packages_file(self)))
+        listed = [self.place(str(one["local"])) for one in entries if isinstance(one, Mapping) and "local" in one]
+        return self.place(own) in listed and _holds_package(self.folder / own)
+
+    def place(self, path: str) -> Path:
+        """Without its last part followed, where `dbt deps` leaves a link."""
+        return (self.folder / path).parent.resolve() / Path(path).name
 
     def files(self, *endings: str) -> Iterator[Path]:
         """The files below the model paths, in order."""
@@ -191,6 +202,8 @@ def _kind(project: _Project, entry: Any) -> str:
     if not isinstance(entry, Mapping):
         return ""
     if "local" in entry:
+        if project.place(str(entry["local"])) in [project.place(one) for one in PLACES if one != project.package]:
+            return "local"  # of an earlier init; `dbt deps` may have deleted it, or left a link that leads to itself
         folder = (project.folder / str(entry["local"])).resolve()
         is_own = folder == (project.folder / project.package).resolve()
         return "own" if is_own else "local" if _holds_package(folder) else ""

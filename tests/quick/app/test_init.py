@@ -215,6 +215,55 @@ def test_the_package_is_never_kept_in_the_folder_that_dbt_deps_empties(shop: Pat
     assert listed == {"packages": [{"local": f"{kept}/reverse_etl"}]}
 
 
+JINJA = [
+    "{{ env_var('X', '/tmp/dbt/packages') }}",
+    "{{ env_var('DIR', '..') }}/packages",
+    "{{ env_var('DIR', 'vendor-packages') }}",
+]
+
+
+@pytest.mark.parametrize("path", JINJA)
+def test_a_package_that_is_listed_and_that_dbt_deps_left_is_refreshed_where_it_is(shop: Path, path: str) -> None:
+    init(shop, None)
+    add(shop, "dbt_project.yml", f'name: shop\npackages-install-path: "{path}"\n')
+    add(shop, "packages/reverse_etl/macros/version.sql", "older")
+    assert init(shop, None) == ["packages/reverse_etl"]
+    assert init(shop, None) == []
+
+
+@pytest.mark.parametrize("path", ["./packages", "{{ env_var('DIR', 'packages') }}"])
+@pytest.mark.parametrize("left", [None, "packages/reverse_etl", "local_packages/reverse_etl"])
+@pytest.mark.parametrize("more", ["", "  - local: local_packages/reverse_etl\n"])
+def test_an_entry_of_an_earlier_init_for_the_folder_that_dbt_deps_emptied_is_refused_until_it_is_removed(
+    shop: Path, path: str, left: str | None, more: str
+) -> None:
+    add(shop, "dbt_project.yml", f'name: shop\npackages-install-path: "{path}"\n')
+    add(shop, "packages.yml", f"packages:\n{more}  - local: packages/reverse_etl\n")
+    if left:
+        (shop / "packages").mkdir()
+        (shop / "packages/reverse_etl").symlink_to(shop / left)
+    before = files(shop)
+    with pytest.raises(ConfigurationError, match=r"`local: local_packages/reverse_etl` alone, .* remove that entry"):
+        init(shop, None)
+    assert files(shop) == before
+    add(shop, "packages.yml", f"packages:\n{more}")
+    assert "local_packages/reverse_etl" in init(shop, None)
+    assert yaml.safe_load((shop / "packages.yml").read_text()) == {
+        "packages": [{"local": "local_packages/reverse_etl"}]
+    }
+
+
+def test_the_package_is_refreshed_behind_the_link_that_dbt_deps_leaves(shop: Path) -> None:
+    add(shop, "dbt_project.yml", "name: shop\npackages-install-path: packages\n")
+    init(shop, None)
+    link, kept = shop / "packages/reverse_etl", shop / "local_packages/reverse_etl"
+    link.parent.mkdir()
+    link.symlink_to(kept)
+    add(kept, "macros/version.sql", "older")
+    assert init(shop, None) == ["local_packages/reverse_etl"]
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -112,6 +112,9 @@ def test_a_project_that_installs_into_packages_keeps_the_copy_elsewhere_and_its_
     assert "dbt-reverse-etl init --model customers --key COLUMN" in said
     dbt(shop, "deps")
     dbt(shop, "parse")
+    assert (shop / "packages" / "reverse_etl").is_symlink()
+    (shop / "local_packages" / "reverse_etl" / "macros" / "version.sql").write_text("older")
+    assert init()[0] == ["local_packages/reverse_etl"], "behind the link that dbt deps left"
     assert yaml.safe_load(example.read_text()) is None, "until its signs are removed"
     uncommented = example.read_text().partition("without the signs in front:\n#\n")[2].replace("# ", "", 1)
     body = "".join(line.removeprefix("# ") for line in f"# {uncommented}".splitlines(keepends=True))
