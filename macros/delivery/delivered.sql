@@ -40,11 +40,11 @@ told as (
     inner join acks a on v.bucket >= a.lo and v.bucket < a.hi and a.snapshot >= v.from_snapshot and (v.to_snapshot is null or a.snapshot < v.to_snapshot)
     left anti join left_out u on u.fence = a.fence and u.seq = a.seq and u.entry.key = v.row_key
 ),
-{#- Only `mirror` deletes, and `insert_only` leaves what is there. -#}
+{#- Only `mirror` and `changelog` delete, and `insert_only` leaves what is there. -#}
 changed as (
     select * from (
         select *, last_value(hash) over (partition by row_key order by fence, seq rows between unbounded preceding and 1 preceding) as before
-        from told where hash is not null or mode = 'mirror'
+        from told where hash is not null or mode in ('mirror', 'changelog')
     )
     where not (mode = 'insert_only' and before is not null)
 ),
@@ -66,7 +66,7 @@ doubts as (
     select c.row_key, c.at, c.until, c.from_snapshot
     from claimed c
     left join changed h on h.row_key = c.row_key and h.at <= c.at
-    where c.hash is not null or c.mode = 'mirror'
+    where c.hash is not null or c.mode in ('mirror', 'changelog')
     group by c.row_key, c.id, c.at, c.until, c.from_snapshot, c.hash, c.everything
     having c.everything or not (max(struct(h.fence, h.seq, h.hash)).hash <=> c.hash)
     union all
