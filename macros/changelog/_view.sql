@@ -1,9 +1,9 @@
 {# What the views of a changelog share. A relation is never given an alias: dbt may hand over a sub-query that already has one. #}
 
-{# The model's columns: those that are named, or all but ours and the helpers of the view. #}
-{% macro _view_columns(columns=none, helpers=[]) -%}
-    {%- if columns -%}{{ reverse_etl._columns([columns] if columns is string else columns) }}
-    {%- else -%}* except ({{ (['_change', '_snapshot_id', '_captured_at', '_row_hash', '_header'] + helpers) | join(', ') }})
+{# The model's columns, of an alias if one is given: those that are named, or all but ours and the helpers of the view. #}
+{% macro _view_columns(columns=none, helpers=[], alias=none) -%}
+    {%- if columns -%}{{ reverse_etl._columns([columns] if columns is string else columns, alias) }}
+    {%- else -%}{{ alias ~ '.' if alias }}* except ({{ (['_change', '_snapshot_id', '_captured_at', '_row_hash', '_header'] + helpers) | join(', ') }})
     {%- endif -%}
 {%- endmacro %}
 

@@ -8,7 +8,9 @@
   model is built: a sync that was pushed for the first time after that shows nothing yet.
     sync  name of the exposure
 #}
-{% macro delivered(relation, sync, key=none) -%}
+{% macro delivered(relation, sync, key=none, columns=none) -%}
+{%- set added = ['snapshot_id', 'captured_at', 'delivered_from', 'delivered_to', 'is_held', 'in_doubt'] -%}
+{%- do reverse_etl._refuse_taken('delivered', relation, columns, added, 'leave it out with columns=[...], and if you need it, rename it in the model') -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
 {%- set changelog = "(select any_value(_header.changelog_uuid) from " ~ reverse_etl._whole(relation) ~ " where _change = 'snapshot')" -%}
 {%- set known = reverse_etl._delivered_known(ledger, sync, relation, changelog) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
@@ -105,7 +107,7 @@ spans as (
 intervals as (
     select *, lead(at) over (partition by row_key order by at) as delivered_to from spans where not _reverse_etl_repeated
 )
-select v.* except (_change, _snapshot_id, _captured_at, _row_hash, _header, _reverse_etl_next),
+select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next'], 'v') }},
     i.snapshot_id, v._captured_at as captured_at, i.at as delivered_from, i.delivered_to, i.delivered_to is null as is_held, i.in_doubt
 from intervals i
 inner join versions v on {{ reverse_etl._key_json(keys, 'v') }} = i.row_key and v._snapshot_id = i.snapshot_id
