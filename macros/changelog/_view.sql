@@ -38,13 +38,8 @@
             'give the model another incremental_strategy, or read the changes of a batch: reverse_etl.changes(...)'
         ) }}
     {%- else -%}
-        {{ reverse_etl._unfiltered(relation) }}
+        {{ relation.replace(event_time_filter=none) }}
     {%- endif -%}
-{%- endmacro %}
-
-
-{% macro _unfiltered(relation) -%}
-    {{ return(relation.replace(event_time_filter=none) if relation.event_time_filter is defined and relation.event_time_filter else relation) }}
 {%- endmacro %}
 
 
