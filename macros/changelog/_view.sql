@@ -83,8 +83,16 @@
 {# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`; an error where one of them was pruned. Without either: of all that are kept. #}
 {% macro _view_range(from_snapshot, to_snapshot) -%}
     {%- set start = reverse_etl._view_snapshot_id(0 if from_snapshot is none else from_snapshot, 'from_snapshot') -%}
+    {%- set end = none if to_snapshot is none else reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') -%}
+    {%- if end is not none and end | int < start | int -%}
+        {#- A reset begins its ids at 1 again: a model that knows its place by them would miss what comes until they have passed it. -#}
+        {{ reverse_etl._view_refuse(
+            'from_snapshot', start ~ ', later than to_snapshot ' ~ end, 'the older one first',
+            'exchange them, or, where the changelog was reset, build the model with --full-refresh'
+        ) }}
+    {%- endif -%}
     {%- set range -%}
-        _snapshot_id > {{ start }}{% if to_snapshot is not none %} and _snapshot_id <= {{ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') }}{% endif -%}
+        _snapshot_id > {{ start }}{% if end is not none %} and _snapshot_id <= {{ end }}{% endif -%}
     {%- endset -%}
     {%- set changed = "_change in ('insert', 'update_preimage', 'update_postimage', 'delete')" -%}
     {{ range }} and {% if from_snapshot is not none or to_snapshot is not none -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else {{ changed }} end {%- else -%} {{ changed }} {%- endif -%}

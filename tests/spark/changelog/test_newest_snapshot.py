@@ -1,4 +1,4 @@
-"""A model that adds up the changes since its own newest snapshot: before anything is built, and with --empty."""
+"""A model that adds up the changes since its own newest snapshot: before anything is built, with --empty, and after a reset."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build(shop: Project, rows: int, *arguments: str) -> list[tuple[int, int]]:
     return sorted((row.id, row._snapshot_id) for row in shop.rows("select * from {s}.added"))
 
 
-def test_a_model_over_the_newest_snapshot_compiles_before_anything_is_built_and_takes_no_row_with_empty(
+def test_a_model_over_the_newest_snapshot_compiles_before_anything_is_built_takes_no_row_with_empty_and_stops_after_a_reset(
     shop: Project,
 ) -> None:
     for command in (["compile"], ["docs", "generate"]):
@@ -38,3 +38,8 @@ def test_a_model_over_the_newest_snapshot_compiles_before_anything_is_built_and_
     assert build(shop, 1) == [(0, 1)]
     assert build(shop, 2, "--empty") == [(0, 1)]
     assert build(shop, 2) == [(0, 1), (1, 2)]
+    assert shop.dbt("run-operation", "reset", "--args", "{model: people}").success
+    stopped = shop.dbt("run", "--select", "people", "added")
+    assert stopped.statuses["added"] == "error"
+    assert "from_snapshot: found 2, later than to_snapshot 1" in stopped.text
+    assert build(shop, 2, "--full-refresh") == [(0, 1), (1, 1)]
