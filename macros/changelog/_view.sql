@@ -1,9 +1,9 @@
 {# What the views of a changelog share. A relation is never given an alias: dbt may hand over a sub-query that already has one. #}
 
-{# The model's columns: those that are named, or all but ours and the helpers of the view. #}
-{% macro _view_columns(columns=none, helpers=[]) -%}
-    {%- if columns -%}{{ reverse_etl._columns([columns] if columns is string else columns) }}
-    {%- else -%}* except ({{ (['_change', '_snapshot_id', '_captured_at', '_row_hash', '_header'] + helpers) | join(', ') }})
+{# The model's columns, of an alias if one is given: those that are named, or all but ours and the helpers of the view. #}
+{% macro _view_columns(columns=none, helpers=[], alias=none) -%}
+    {%- if columns -%}{{ reverse_etl._columns([columns] if columns is string else columns, alias) }}
+    {%- else -%}{{ alias ~ '.' if alias }}* except ({{ (['_change', '_snapshot_id', '_captured_at', '_row_hash', '_header'] + helpers) | join(', ') }})
     {%- endif -%}
 {%- endmacro %}
 
@@ -38,13 +38,8 @@
             'give the model another incremental_strategy, or read the changes of a batch: reverse_etl.changes(...)'
         ) }}
     {%- else -%}
-        {{ reverse_etl._unfiltered(relation) }}
+        {{ relation.replace(event_time_filter=none) }}
     {%- endif -%}
-{%- endmacro %}
-
-
-{% macro _unfiltered(relation) -%}
-    {{ return(relation.replace(event_time_filter=none) if relation.event_time_filter is defined and relation.event_time_filter else relation) }}
 {%- endmacro %}
 
 
@@ -88,8 +83,16 @@
 {# The change rows of the snapshots after `from_snapshot`, up to and including `to_snapshot`; an error where one of them was pruned. Without either: of all that are kept. #}
 {% macro _view_range(from_snapshot, to_snapshot) -%}
     {%- set start = reverse_etl._view_snapshot_id(0 if from_snapshot is none else from_snapshot, 'from_snapshot') -%}
+    {%- set end = none if to_snapshot is none else reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') -%}
+    {%- if end is not none and end | int < start | int -%}
+        {#- A reset begins its ids at 1 again: a model that knows its place by them would miss what comes until they have passed it. -#}
+        {{ reverse_etl._view_refuse(
+            'from_snapshot', start ~ ', later than to_snapshot ' ~ end, 'the older one first',
+            'exchange them, or, where the changelog was reset, build the model with --full-refresh'
+        ) }}
+    {%- endif -%}
     {%- set range -%}
-        _snapshot_id > {{ start }}{% if to_snapshot is not none %} and _snapshot_id <= {{ reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') }}{% endif -%}
+        _snapshot_id > {{ start }}{% if end is not none %} and _snapshot_id <= {{ end }}{% endif -%}
     {%- endset -%}
     {%- set changed = "_change in ('insert', 'update_preimage', 'update_postimage', 'delete')" -%}
     {{ range }} and {% if from_snapshot is not none or to_snapshot is not none -%} case when _change = 'pruned' then {{ reverse_etl._refuse_pruned(range) }} else {{ changed }} end {%- else -%} {{ changed }} {%- endif -%}

@@ -1,11 +1,6 @@
 {# The difference of two images, at most one row per key: what leads from `from_snapshot` to `to_snapshot` (the head by default). #}
 {% macro net_changes(relation, from_snapshot, to_snapshot=none, key=none, columns=none) -%}
-    {%- set start = reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') | int -%}
-    {%- if to_snapshot is not none and reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') | int < start -%}
-        {{ reverse_etl._view_refuse(
-            'net_changes', 'from_snapshot ' ~ from_snapshot ~ ' after to_snapshot ' ~ to_snapshot, 'the older one first', 'exchange them'
-        ) }}
-    {%- elif start == 0 -%}
+    {%- if reverse_etl._view_snapshot_id(from_snapshot, 'from_snapshot') | int == 0 -%}
         {#- Before the first snapshot nothing stands, and the oldest rows may be a checkpoint: the image itself is the answer. -#}
         {{ reverse_etl._changes_from_nothing("'insert' as _change", relation, to_snapshot, key, columns) }}
     {%- else -%}

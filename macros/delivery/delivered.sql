@@ -8,7 +8,9 @@
   model is built: a sync that was pushed for the first time after that shows nothing yet.
     sync  name of the exposure
 #}
-{% macro delivered(relation, sync, key=none) -%}
+{% macro delivered(relation, sync, key=none, columns=none) -%}
+{%- set added = ['snapshot_id', 'captured_at', 'delivered_from', 'delivered_to', 'is_held', 'in_doubt'] -%}
+{%- do reverse_etl._refuse_taken('delivered', relation, columns, added, 'leave it out with columns=[...], and if you need it, rename it in the model') -%}
 {%- set ledger = ref('reverse_etl', 'reverse_etl_ledger') -%}
 {%- set changelog = "(select any_value(_header.changelog_uuid) from " ~ reverse_etl._whole(relation) ~ " where _change = 'snapshot')" -%}
 {%- set known = reverse_etl._delivered_known(ledger, sync, relation, changelog) if execute else {'sync_id': '', 'specs': [], 'known_from': 0} -%}
@@ -40,11 +42,11 @@ told as (
     inner join acks a on v.bucket >= a.lo and v.bucket < a.hi and a.snapshot >= v.from_snapshot and (v.to_snapshot is null or a.snapshot < v.to_snapshot)
     left anti join left_out u on u.fence = a.fence and u.seq = a.seq and u.entry.key = v.row_key
 ),
-{#- Only `mirror` deletes, and `insert_only` leaves what is there. -#}
+{#- Only `mirror` and `changelog` delete, and `insert_only` leaves what is there. -#}
 changed as (
     select * from (
         select *, last_value(hash) over (partition by row_key order by fence, seq rows between unbounded preceding and 1 preceding) as before
-        from told where hash is not null or mode = 'mirror'
+        from told where hash is not null or mode in ('mirror', 'changelog')
     )
     where not (mode = 'insert_only' and before is not null)
 ),
@@ -66,7 +68,7 @@ doubts as (
     select c.row_key, c.at, c.until, c.from_snapshot
     from claimed c
     left join changed h on h.row_key = c.row_key and h.at <= c.at
-    where c.hash is not null or c.mode = 'mirror'
+    where c.hash is not null or c.mode in ('mirror', 'changelog')
     group by c.row_key, c.id, c.at, c.until, c.from_snapshot, c.hash, c.everything
     having c.everything or not (max(struct(h.fence, h.seq, h.hash)).hash <=> c.hash)
     union all
@@ -105,7 +107,7 @@ spans as (
 intervals as (
     select *, lead(at) over (partition by row_key order by at) as delivered_to from spans where not _reverse_etl_repeated
 )
-select v.* except (_change, _snapshot_id, _captured_at, _row_hash, _header, _reverse_etl_next),
+select {{ reverse_etl._view_columns(columns, ['_reverse_etl_next'], 'v') }},
     i.snapshot_id, v._captured_at as captured_at, i.at as delivered_from, i.delivered_to, i.delivered_to is null as is_held, i.in_doubt
 from intervals i
 inner join versions v on {{ reverse_etl._key_json(keys, 'v') }} = i.row_key and v._snapshot_id = i.snapshot_id

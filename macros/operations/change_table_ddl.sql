@@ -14,10 +14,14 @@
         {%- do reverse_etl._view_refuse('change_table_ddl', 'table ' ~ table ~ ' with key ' ~ key, 'schema.table (or [schema, table]) and at least one key column', "correct --args '{dialect: ..., table: schema.table, key: [id]}'") -%}
     {%- endif -%}
     {%- set names = {'table': parts[1], 'log': log or parts[1] ~ '_reverse_etl_log'} -%}
-    {%- do names.update({'insert': names.log ~ '_insert', 'update': names.log ~ '_update', 'delete': names.log ~ '_delete'}) -%}
+    {%- for trigger in (['change', 'trunc'] if dialect == 'postgres' else ['insert', 'update', 'delete']) -%}{%- do names.update({trigger: names.log ~ '_' ~ trigger}) -%}{%- endfor -%}
     {%- do reverse_etl._check_ddl_names(dialect, [parts[0]] + names.values() | list + key) -%}
     {%- set quoted = {'key': []} -%}
-    {%- for purpose, name in names.items() -%}{%- do quoted.update({purpose: reverse_etl._ddl_quote(dialect, parts[0]) ~ '.' ~ reverse_etl._ddl_quote(dialect, name)}) -%}{%- endfor -%}
+    {%- for purpose, name in names.items() -%}
+        {#- A trigger of Postgres is in the schema of its table, and takes no other. -#}
+        {%- set schema = reverse_etl._ddl_quote(dialect, parts[0]) ~ '.' if dialect == 'mysql' or purpose in ('table', 'log') else '' -%}
+        {%- do quoted.update({purpose: schema ~ reverse_etl._ddl_quote(dialect, name)}) -%}
+    {%- endfor -%}
     {%- for name in key -%}{%- do quoted.key.append(reverse_etl._ddl_quote(dialect, name)) -%}{%- endfor -%}
     {%- do print(reverse_etl['_change_table_' ~ dialect](quoted) | trim) -%}
 {% endmacro %}
@@ -50,6 +54,7 @@
 {#
   The rights of the one who runs it do the logging, whoever changes the table. What is qualified by nothing is found in pg_catalog alone.
   Keys are compared as text: what the column's collation takes for equal may be two keys elsewhere.
+  Earlier builds named the triggers of every log alike, so the last log of a table took them from the others: the old names go where they fill this log.
 #}
 {% macro _change_table_postgres(names) %}
 {%- set body %}
@@ -68,6 +73,8 @@ begin
 end
 {% endset -%}
 {%- set create %}
+declare
+    former name;
 begin
     if to_regclass({{ reverse_etl._ddl_string(names.log) }}) is null then
         create table {{ names.log }} as select {{ reverse_etl._ddl_key(names.key) }} from {{ names.table }} with no data;
@@ -76,6 +83,12 @@ begin
             add column log_operation text not null,
             add column log_at timestamptz not null default clock_timestamp();
     end if;
+    for former in
+        select tgname from pg_catalog.pg_trigger where tgname in ('reverse_etl_log', 'reverse_etl_log_truncate')
+        and tgrelid = {{ reverse_etl._ddl_string(names.table) }}::regclass and tgfoid = to_regprocedure({{ reverse_etl._ddl_string(names.log ~ '()') }})
+    loop
+        execute format('drop trigger %I on %s', former, {{ reverse_etl._ddl_string(names.table) }});
+    end loop;
 end
 {% endset -%}
 {%- set quote = '$' ~ 'log_' ~ local_md5(body ~ create) ~ '$' -%}
@@ -85,8 +98,8 @@ begin;
 do {{ quote ~ create ~ quote }};
 create or replace function {{ names.log }}() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as {{ quote ~ body ~ quote }};
 revoke all on function {{ names.log }}() from public;
-create or replace trigger reverse_etl_log after insert or update or delete on {{ names.table }} for each row execute function {{ names.log }}();
-create or replace trigger reverse_etl_log_truncate before truncate on {{ names.table }} for each statement execute function {{ names.log }}();
+create or replace trigger {{ names.change }} after insert or update or delete on {{ names.table }} for each row execute function {{ names.log }}();
+create or replace trigger {{ names.trunc }} before truncate on {{ names.table }} for each statement execute function {{ names.log }}();
 commit;
 {% endmacro %}
 

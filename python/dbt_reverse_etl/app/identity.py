@@ -26,7 +26,7 @@ _UPGRADED_PLAN = (
 
 @dataclass(frozen=True)
 class Former:
-    """A position at the destination and object of a sync that no sync of the project has any more.
+    """A position at the destination and object of a sync that no sync of this project has.
 
     Attributes:
         exposure: unique id of the exposure under which it stands.
@@ -159,4 +159,6 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, *, planned: bool 
     former = next(formers(resolved, overview), None)
     if former is None:
         return ""
-    return f"{former.sync}, which is no sync any more, delivered rows of another changelog there; they stay there"
+    # Several projects may write one ledger: what is no sync here may be one of another project.
+    name = written_name(resolved, former)
+    return f"{name}, which is no sync of this project, delivered rows of another changelog there; they stay there"

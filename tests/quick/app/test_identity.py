@@ -145,8 +145,12 @@ def test_rows_of_another_changelog_at_the_same_place_are_said_and_stop_nobody() 
     ledger.push(CRM)
     now = replace(CRM, name="crm_people", changelog="uuid-2")
     assert left_elsewhere(now.resolved, ledger.overview(now)) == (
-        "crm_contacts, which is no sync any more, delivered rows of another changelog there; they stay there"
+        "crm_contacts, which is no sync of this project, delivered rows of another changelog there; they stay there"
     )
+    other = replace(now, project="store")
+    assert left_elsewhere(other.resolved, ledger.overview(other)).startswith(
+        "shop.crm_contacts, which is no sync of this project, "
+    ), "the other project may have it still"
     assert left_elsewhere(now.resolved, ledger.overview(now, CRM)) == ""
 
 

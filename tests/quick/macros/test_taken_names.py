@@ -59,3 +59,18 @@ def test_a_column_of_facts_that_the_version_has_is_refused() -> None:
         with pytest.raises(CompilationError, match=f"found a column {name} beside .* Next: pass columns="):
             made.point_in_time_join(**join, columns=columns)
     assert made.point_in_time_join(**join, columns={"plan": "plan_then"})
+
+
+@pytest.mark.parametrize(
+    "name", ["captured_at", "Snapshot_ID", "delivered_from", "delivered_to", "is_held", "in_doubt"]
+)
+def test_a_column_that_delivered_adds_is_refused_and_left_out_with_columns(name: str) -> None:
+    context = {"ref": lambda *_: "ledger", "load_relation": lambda _: None}
+    with pytest.raises(
+        CompilationError, match=f"delivered: found a column {name.lower()} beside .* Next: leave it out"
+    ):
+        macros("id", name, **context).delivered(PEOPLE, "crm_people", key="id")
+    chosen = macros("id", name, **context).delivered(PEOPLE, "crm_people", key="id", columns=["id", "plan"])
+    assert "select v.`id`, v.`plan`,\n    i.snapshot_id" in chosen
+    every = macros("id", **context).delivered(PEOPLE, "crm_people", key="id")
+    assert "select v.* except (_change, _snapshot_id, _captured_at, _row_hash, _header, _reverse_etl_next)," in every

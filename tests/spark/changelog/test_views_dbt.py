@@ -227,7 +227,7 @@ def test_generic_tests_fail_where_the_live_rows_break_them(dbt: Dbt) -> None:
         ("as_of(ref('contacts_changelog'), snapshot=1.5)", "snapshot: found '1.5'"),
         ("changes(ref('contacts_changelog'), -1)", "from_snapshot: found '-1'"),
         ("changes(ref('contacts_changelog'), to_snapshot='²')", "to_snapshot: found '²'"),
-        ("net_changes(ref('contacts_changelog'), 3, 2)", "from_snapshot 3 after to_snapshot 2"),
+        ("net_changes(ref('contacts_changelog'), 3, 2)", "from_snapshot: found 3, later than to_snapshot 2"),
         ("except_diff('(select 1 as a)', 'b', key='a')", "found no columns"),
         ("reconcile_relations('(select 1 as a)', '(select 1 as a)', key='a', columns=['b'])", "columns: found b"),
         ("signed_changes(ref('contacts_changelog'), 'x')", "from_snapshot: found 'x'"),

@@ -120,20 +120,20 @@ def _utc(at: Any) -> datetime:
     return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found
 
 
-def crash(shop: Shop) -> datetime:
+def crash(project: Project, sync: str) -> datetime:
     """What a run leaves that claims everything at the head, and dies while it sends."""
-    (name,) = [row.relation for row in shop.project.rows("select '{s}.reverse_etl_ledger' as relation")]
-    ledger = DeltaLedger(shop.project.spark, name)
+    (name,) = [row.relation for row in project.rows("select '{s}.reverse_etl_ledger' as relation")]
+    ledger = DeltaLedger(project.spark, name)
     (sync_id,) = [
         row.sync_id
-        for row in shop.project.rows("select distinct sync_id from {s}.reverse_etl_ledger where sync = 'crm_api'")
+        for row in project.rows(f"select distinct sync_id from {{s}}.reverse_etl_ledger where sync = '{sync}'")
     ]
     state, now = ledger.read(sync_id), datetime.now(timezone.utc)
     (spec,) = state.specs
     claim = Claim("dead-0", 0, BUCKETS, state.head + 1, spec)
     started = RunStarted(
         sync_id, state.fence + 1, "dead", now, claim.snapshot, spec, state.specs, state.positions, (claim,), (),
-        now - timedelta(seconds=1), "elsewhere:1", "crm_api", state.changelog,
+        now - timedelta(seconds=1), "elsewhere:1", sync, state.changelog,
     )  # fmt: skip
     assert ledger.start(started)
     return datetime.now(timezone.utc)
@@ -158,7 +158,7 @@ def test_delivered_tells_what_each_destination_held_after_each_run_and_where_nob
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
     shop.write("(1, 'aaa'), (2, 'bb'), (6, 'f')", note="z")
     assert shop.push()
-    crashed = crash(shop)
+    crashed = crash(shop.project, "crm_api")
     in_doubt = {"crm_mirror": [set(), set(), set()], "crm_keeps": [set(), set(), set()], "crm_api": [set(), {4}, {4}]}
     shop.build(*in_doubt)
     for sync, doubts in in_doubt.items():
@@ -175,3 +175,29 @@ def test_delivered_tells_what_each_destination_held_after_each_run_and_where_nob
     at, held = shop.seen[-1]
     assert shop.told("crm_api", at) == (held["crm_api"], set())
     assert shop.told("crm_api", crashed)[1] == {1, 4, 5, 6}, "history stays as it was known"
+
+
+def test_a_delete_of_mode_changelog_ends_what_is_held_and_one_of_a_crashed_run_is_in_doubt(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.table("source", "select *, 'x' as captured_at from values (1, 'a'), (2, 'b'), (3, 'c') as t (id, name)")
+    project.changelog("people", f"select * from {project.schema}.source")
+    project.sync("crm_people", "people", mode="mirror")
+    assert project.run().sync("crm_people") == "+3 ~0 -0"
+    project.table("source", "select *, 'x' as captured_at from values (2, 'b'), (3, 'c') as t (id, name)")
+    assert project.run().sync("crm_people") == "+0 ~0 -1"
+    monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
+    project.table("source", "select *, 'x' as captured_at from values (3, 'c') as t (id, name)")
+    assert project.run().success
+    crash(project, "crm_people")
+
+    held = (
+        "reverse_etl.delivered(ref('people'), 'crm_people', columns=['id'])"  # the model has a `captured_at` of its own
+    )
+    project.model("held", f"select * from {{{{ {held} }}}} where is_held", {"materialized": "table"})
+    for mode in ("mirror", "changelog"):  # only Kafka has the second one; the ledger differs in the word alone
+        project.rows(f"update {{s}}.reverse_etl_ledger set body = replace(body, 'mirror', '{mode}')")
+        result = project.dbt("run", "--select", "held")
+        assert result.success, result.text
+        rows = project.rows("select id, is_held, in_doubt from {s}.held order by id")
+        assert [tuple(row) for row in rows] == [(2, True, True), (3, True, False)], mode
