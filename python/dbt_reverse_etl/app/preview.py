@@ -20,7 +20,7 @@ _UNSETTLED = "a push first settles what a run left that was interrupted or goes 
 
 def preview(
     source: PendingRows, state: State, ports: Ports, policy: Policy, mode: Mode, rows: int, head: int
-) -> dict[str, Any]:  # noqa: PLR0913, PLR0917  (each is a part of the plan)
+) -> dict[str, Any]:
     """Of a `Report`: `planned`, `counts`, a `sample` of at most `rows` rows that do not wait, and as `message` why a push would be blocked."""
     pending = count(source, state, ports, policy, mode)
     keys, waiting = {*pending.wait.column(KEY).to_pylist()}, pending.histogram.total - pending.attempted
