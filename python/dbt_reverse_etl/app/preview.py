@@ -18,7 +18,7 @@ BLOCKED = "a push would be blocked: "
 _UNSETTLED = "a push first settles what a run left that was interrupted or goes on, so its counts may be lower"
 
 
-def preview(
+def preview(  # noqa: PLR0913, PLR0917  (each is a part of the plan)
     source: PendingRows, state: State, ports: Ports, policy: Policy, mode: Mode, rows: int, head: int
 ) -> dict[str, Any]:
     """Of a `Report`: `planned`, `counts`, a `sample` of at most `rows` rows that do not wait, and as `message` why a push would be blocked."""
