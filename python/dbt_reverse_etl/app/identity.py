@@ -153,7 +153,7 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, *, planned: bool 
     own = id_of(resolved)
     if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
         moved = "it had another destination, object or project before; the rows delivered there stay there"
-        if resolved.destination.type != _MAY_BE_UPGRADED:
+        if resolved.destination.type != _MAY_BE_UPGRADED or getattr(resolved.destination.settings, "identity", None):
             return moved
         return f"{moved}. If you changed none of them, {_UPGRADED_PLAN if planned else _UPGRADED}"
     former = next(formers(resolved, overview), None)

@@ -15,7 +15,7 @@ from dbt_reverse_etl.sinks.base import OPERATION, Mode
 from dbt_reverse_etl.warehouse.pending import PendingRows
 
 BLOCKED = "a push would be blocked: "
-_UNSETTLED = "a push first settles what a run left that was interrupted or goes on, so its counts may be lower"
+_UNSETTLED = "a push first settles what an earlier run or a resync left, so its counts may be lower"
 
 
 def preview(  # noqa: PLR0913, PLR0917  (each is a part of the plan)

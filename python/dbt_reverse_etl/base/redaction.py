@@ -31,7 +31,7 @@ _CREDENTIAL_TEXT = (
     re.compile(r"://[^/\s:@]*:[^/\s@]+@"),
     re.compile(
         # What follows in `'%?token=%'` is a wildcard or the end of SQL's text, and `pw=480` may be a width.
-        rf"[?&](?!([\w.-]*[-_.])?pwd?=\d{{1,5}}([&#\s'\")>,;|\]]|$)){_PARAMETER}="
+        rf"[?&](?!([\w.-]*[-_.])?pwd?=\d{{1,5}}([&#\s'\")>|\]]|[,;](\s|$)|$)){_PARAMETER}="
         r"(?!%(?![0-9a-f]{2}))[^&{\s'\"]",
         re.IGNORECASE,
     ),

@@ -175,9 +175,13 @@ def test_no_adopt_is_offered_to_a_sync_whose_place_no_upgrade_names_otherwise() 
     ledger = Ledger()
     ledger.push(CRM)
     moved = replace(CRM, file="other.db")
-    for planned in (True, False):
-        said = left_elsewhere(moved.resolved, ledger.overview(moved), planned=planned)
-        assert said.endswith("the rows delivered there stay there")
+    destination = moved.resolved.destination
+    named = destination.settings.model_copy(update={"identity": "prod2"})
+    singer = moved.resolved._replace(destination=replace(destination, type="singer", settings=named))
+    for resolved in (moved.resolved, singer):
+        for planned in (True, False):
+            said = left_elsewhere(resolved, ledger.overview(moved), planned=planned)
+            assert said.endswith("the rows delivered there stay there")
 
 
 def test_the_stop_says_what_each_way_out_does() -> None:

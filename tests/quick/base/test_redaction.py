@@ -248,6 +248,7 @@ class TestRedaction:
             {"path": "/x?pwd=1234a"},
             {"path": "/x?db_pw=12-34"},
             {"path": "/x?pw=480&password=1234"},
+            {"path": "/x?uid=a&pwd=123;abcSecret9"},
             {"path": "/x?password=1234"},
             {"path": "/x?token=12345"},
             {"path": "/x?pass=abc"},

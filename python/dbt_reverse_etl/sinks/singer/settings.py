@@ -58,11 +58,9 @@ _PASSWORD = re.compile(
 # Those before the parameters of an address: such a password may have a `?` itself.
 _PASSWORD_AHEAD = re.compile(rf"(?P<parameters>\?.*)|{_PASSWORD.pattern}", re.IGNORECASE | re.DOTALL)
 # urlsplit ends the host at each of these characters; what is no number behind the colon is no port.
-# Elsewhere a `/` may follow a word that is a place: `kafka://h:topic/x@y`. What begins with `$` or `{` may be filled with a port.
+# Elsewhere they may follow a word that is a place: `kafka://h:topic/x@y`. What begins with a sign of templates may be filled with a port.
 _OF_SQL = r"(?:postgres(?:ql)?|cockroachdb|redshift|mysql|mariadb|mssql|oracle|snowflake|clickhouse)(?:\+\w+)?:"
-_LOGIN_AHEAD = re.compile(
-    rf"^((?:({_OF_SQL})|[\w+.-]+:)?//)[^/?#\s:@\[]*:(?!\d*[/?#]|[${{])[^/?#\[\]\s:@,;]*(?(2)[/?#\[\]]|[?#\[\]])[^@\s]*@"
-)
+_LOGIN_AHEAD = re.compile(rf"^({_OF_SQL}//)[^/?#\s:@\[]*:(?!\d*[/?#]|[${{%<_])[^/?#\[\]\s:@,;]*[/?#\[\]][^@\s]*@")
 LONGEST = 420  # seconds; a run looks at its lease between two batches, and may have half of it left (450 s)
 
 # Settings of singer-io's target-csv, which makes a file of its own in each process; that of MeltanoLabs has none of them.

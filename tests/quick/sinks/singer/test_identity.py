@@ -60,6 +60,12 @@ OTHER_PLACES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "mysql://{}:{{port}}/x@y",
             "kafka://{}:topic/x@y",
             "bigquery://{}:d/t@1",
+            "kafka://{}:topic?client=x@y",
+            "imap://mail:{}?to=a@b.c",
+            "pubsub://{}:topic#x@1",
+            "mysql://{}:%PORT%/crm?user=a@corp",
+            "mysql://{}:__PORT__/crm?user=a@corp",
+            "mysql://{}:<port>/crm?user=a@corp",
             "//{}:share/x@y",
             "ssh://github.com:{}/repo@main",
         )

@@ -53,7 +53,7 @@ NO_RIGHT = "the user may not connect to the database"
 NO_DATABASE = "no such database"
 NO_KEY = "the key of the client certificate cannot be used"
 UNREACHABLE = "the server cannot be reached"
-_NO_KDC = "Cannot .*KDC"  # cannot contact any KDC, or resolve servers for it
+_NO_KDC = "Cannot (contact any|resolve servers for) KDC|unable to reach any KDC"
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
 REFUSALS = (
     ("password authentication failed|SCRAM exchange: invalid-proof", WRONG_LOGIN),
@@ -78,7 +78,7 @@ REFUSALS = (
         "the server asks for a login in a way that cannot be used",
     ),
     ("incorrect server signature", "the server did not prove that it knows the password"),
-    (f"GSSAPI (?!.*{_NO_KDC})", "the Kerberos login failed: its ticket may be missing or expired"),
+    (f"GSSAPI (?!.*{_NO_KDC})", "the Kerberos login failed: look at its ticket, the clock and the name of the server"),
     ("private key file", NO_KEY),
     (
         "certificate|unknown ca",
