@@ -84,8 +84,8 @@
 {% macro _view_range(from_snapshot, to_snapshot) -%}
     {%- set start = reverse_etl._view_snapshot_id(0 if from_snapshot is none else from_snapshot, 'from_snapshot') -%}
     {%- set end = none if to_snapshot is none else reverse_etl._view_snapshot_id(to_snapshot, 'to_snapshot') -%}
-    {#- In these, a newest snapshot that dbt does not list is 0. -#}
-    {%- if end is not none and end | int < start | int and flags.WHICH not in ('compile', 'generate') -%}
+    {#- In these, the newest snapshot of what dbt does not list is 0. -#}
+    {%- if end is not none and end | int < start | int and (end | int or flags.WHICH not in ('compile', 'generate')) -%}
         {#- A reset begins its ids at 1 again: a model that knows its place by them would miss what comes until they have passed it. -#}
         {{ reverse_etl._view_refuse(
             'from_snapshot', start ~ ', later than to_snapshot ' ~ end, 'the older one first',

@@ -32,6 +32,8 @@ def test_a_range_that_ends_before_it_begins_is_refused_by_each_view(view: str) -
 def test_a_range_up_to_a_changelog_that_is_not_built_compiles(command: str) -> None:
     """Whose newest snapshot is 0 there, also of one that dbt does not list."""
     assert "_snapshot_id > 41" in _in(command).changes("people", 41, 0)
+    with pytest.raises(CompilationError, match="later than to_snapshot 9"):
+        _in(command).changes("people", 41, 9)
 
 
 @pytest.mark.parametrize("view", KEYED)
