@@ -10,7 +10,7 @@
         {%- set shown = reverse_etl._shown_of(node, target) if target is not none else none -%}
         {%- if shown -%}{%- do run_query('alter table ' ~ target ~ " set tblproperties ('dbt_reverse_etl.resetting' = 'true')") -%}{%- endif -%}
         {%- set aside = reverse_etl._set_aside(node, '__reset_') -%}
-        {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog; its syncs then ask for resync or adopt. Build models that go by its snapshot ids with --full-refresh.', info=true) -%}
+        {%- do log('reset ' ~ model ~ ': its history now stands in ' ~ aside ~ '. The next dbt run captures snapshot 1 of a new changelog. Its syncs then ask for resync or adopt. Build with --full-refresh each model that keeps its snapshot ids.', info=true) -%}
         {%- if shown -%}{%- do reverse_etl._show_aside(node, shown, aside) -%}{%- endif -%}
     {%- endif -%}
 {% endmacro %}

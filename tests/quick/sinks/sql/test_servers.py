@@ -161,6 +161,7 @@ ANSWERS = [
     ("SSL error: wrong version number", FATAL, "TLS failed"),
     (f"{GSSAPI}Cannot contact any KDC for realm 'EXAMPLE.COM'", RETRYABLE, "the Kerberos login failed: no KDC"),
     (f"{GSSAPI}Cannot resolve servers for KDC in realm 'EXAMPLE.COM'", RETRYABLE, "the Kerberos login failed: no KDC"),
+    (f"{GSSAPI}unable to reach any KDC in realm EXAMPLE.COM", RETRYABLE, "the Kerberos login failed: no KDC"),
     (f"{GSSAPI}Ticket expired", FATAL, "the Kerberos login failed: look at its ticket"),
     (f"{GSSAPI}Cannot find key for postgres/h@KDC.EXAMPLE.COM", FATAL, "the Kerberos login failed: look at"),
     ("Kerberos 5 authentication not supported", FATAL, "the server asks for a login in a way that cannot be used"),

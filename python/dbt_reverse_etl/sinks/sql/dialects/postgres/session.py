@@ -53,7 +53,7 @@ NO_RIGHT = "the user may not connect to the database"
 NO_DATABASE = "no such database"
 NO_KEY = "the key of the client certificate cannot be used"
 UNREACHABLE = "the server cannot be reached"
-_NO_KDC = "Cannot (contact any|resolve servers for) KDC|unable to reach any KDC"
+_NO_KDC = "(Cannot (contact any|resolve servers for)|unable to reach any) KDC"
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
 REFUSALS = (
     ("password authentication failed|SCRAM exchange: invalid-proof", WRONG_LOGIN),
