@@ -59,7 +59,7 @@ def spark_settings(home: Path) -> dict[str, str]:
         "spark.sql.ansi.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore'};create=true",
         "spark.local.dir": str(home / "local"),
@@ -68,9 +68,17 @@ def spark_settings(home: Path) -> dict[str, str]:
     }
 
 
-# Generating and compiling code costs a quarter of a test with a few rows.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+# Generating and compiling code costs a quarter of a test with a few rows, a second task a tenth.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+}
+COMPILED = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.shuffle.partitions": "3",
+}
 
 
 def source_settings() -> dict[str, str]:
