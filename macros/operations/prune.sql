@@ -3,7 +3,7 @@
   the states of the last `keep_days` days, what is published, and what syncs refer to. Savepoints stay. Of a removed snapshot its header stays, as a `pruned` row:
   whoever asks for it gets an error and never a wrong image.
     dbt run-operation prune --args '{model: contacts_changelog, keep: 100, keep_days: 30, dry_run: true}'
-  without_syncs: names or ids of syncs whose position is given up; one of them that pushes again has to be forgotten first.
+  without_syncs: names, or ids, of syncs whose position is given up; one of them that pushes again has to be forgotten first.
 #}
 {% macro prune(model, keep=none, keep_days=none, dry_run=false, without_syncs=[]) %}
     {%- if not execute -%}{{ return('') }}{%- endif -%}
@@ -63,6 +63,14 @@
     {%- set known = (syncs | map(attribute='sync') | list) + (syncs | map(attribute='sync_id') | list) -%}
     {%- for name in without_syncs if name not in known -%}
         {%- do reverse_etl._operation_refuse('prune', changelog.name, "without_syncs: '" ~ name ~ "'", 'a sync over this changelog in the ledger (' ~ (syncs | map(attribute='sync') | unique | join(', ') or 'there is none') ~ ')', 'correct --args') -%}
+    {%- endfor -%}
+    {%- for name in without_syncs if name in known -%}
+        {%- set ids = [] -%}
+        {%- for sync in syncs if sync.sync == name and not sync.is_asked -%}{%- do ids.append(sync.sync_id) -%}{%- endfor -%}
+        {#- It had another destination or object before: given up by its name, the present position would go, too. -#}
+        {%- if ids | length > 1 -%}
+            {%- do reverse_etl._operation_refuse('prune', changelog.name, "without_syncs: '" ~ name ~ "', the name of " ~ ids | length ~ ' positions', 'ids of those that are gone (' ~ ids | join(', ') ~ '; dbt-reverse-etl status --json has the present one as sync_id)', 'correct --args') -%}
+        {%- endif -%}
     {%- endfor -%}
     {%- for sync in syncs if sync.sync not in without_syncs and sync.sync_id not in without_syncs -%}
         {%- set place = ('an adopt that was asked for of ' if sync.is_asked else '') ~ 'the sync ' ~ sync.sync ~ ' (' ~ sync.sync_id ~ ')' -%}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dbt.macros import Macros
+from tests.support.dbt.macros import CompilationError, Macros
 
 IMAGES, HEAD = (1, 7, 11), 11
 
@@ -20,12 +20,13 @@ def said(
     publish: str | None = None,
     exists: str | None = None,
     elsewhere: Sequence[str] = (),
+    former: Mapping[str, int] | None = None,
     **how: Any,
 ) -> str:
     """The words of a prune of a changelog with full images at IMAGES, where syncs need these snapshots.
 
     Snapshot 3 was published as `shown`; `publish` is the setting, and `exists` the type of what has that name.
-    `elsewhere` are the ids of syncs that the ledger does not know.
+    `elsewhere` are the ids of syncs that the ledger does not know; `former` what these syncs need where they pushed to before.
     """
 
     def answer(query: str) -> Sequence[Mapping[str, Any]]:
@@ -38,6 +39,9 @@ def said(
     head = {"snapshot_id": HEAD, "changed": HEAD, "undone": []}
     facts = {"understood": understood}
     over = [{"sync": name, "sync_id": f"id-{name}", "snapshot_id": at, **facts} for name, at in syncs.items()]
+    over += [
+        {"sync": name, "sync_id": f"before-{name}", "snapshot_id": at, **facts} for name, at in (former or {}).items()
+    ]
     over += [
         {"sync": name, "sync_id": name, "snapshot_id": 1, "understood": True, "is_elsewhere": True}
         for name in elsewhere
@@ -148,3 +152,11 @@ def test_a_sync_of_another_ledger_keeps_all_history_until_it_is_given_up() -> No
     assert "needs snapshot 1" in kept
     assert "push the sync" not in kept, "no push over this ledger moves it"
     assert "would remove 10 snapshots" in said({"ads": 11}, elsewhere=["id-crm"], without_syncs=["id-crm"])
+
+
+@pytest.mark.guarantee("Capture")
+def test_a_position_at_a_former_place_is_given_up_by_its_id_alone() -> None:
+    assert "nothing to do: the sync crm (before-crm) needs snapshot 2" in said({"crm": 11}, former={"crm": 2})
+    with pytest.raises(CompilationError, match=r"the name of 2 positions; expected ids .*\(id-crm, before-crm; "):
+        said({"crm": 11}, former={"crm": 2}, without_syncs="crm")
+    assert "would remove 10 snapshots" in said({"crm": 11}, former={"crm": 2}, without_syncs=["before-crm"])
