@@ -34,10 +34,10 @@ _SPECIAL_DATE = re.compile(
     r"""r?(['"])\s*(now|today|tomorrow|yesterday)(\s*Z|\s+[A-Z]{1,4}|\s*[A-Z]\w*/\w+|\s*(UTC|GMT|UT)?[+-][\d:]+)?\s*\1""",
     re.IGNORECASE,
 )
-OF_SESSION = re.compile(
-    r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))\s*\(",
-    re.IGNORECASE,
+OF_SESSION = (
+    r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))"
 )
+_OF_SESSION = re.compile(OF_SESSION + r"\s*\(", re.IGNORECASE)
 
 
 def unfit(text: str) -> str:
@@ -61,9 +61,19 @@ def _misplaced(text: str) -> str:
 def _not_of_a_row(text: str) -> str:
     if any(_SPECIAL_DATE.fullmatch(token["quoted"] or "") for token in _TOKEN.finditer(text)):
         return "an expression that depends on the time or on the session"
-    bare = _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
+    bare = without_texts(text)
     if _SUB_QUERY.search(bare):
         return "a sub-query"
     if _BY_ITSELF.search(bare):
         return "an expression that changes by itself"
-    return "an expression that depends on the time or on the session" if OF_SESSION.search(bare) else ""
+    return "an expression that depends on the time or on the session" if calls_session(bare) else ""
+
+
+def without_texts(text: str) -> str:
+    """The condition without what stands in quotes."""
+    return _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
+
+
+def calls_session(bare: str) -> bool:
+    """Whether a text without quoted parts calls a function of the time or of the session."""
+    return bool(_OF_SESSION.search(bare))

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import quoted, value_of
-from dbt_reverse_etl.config.condition import OF_SESSION
+from dbt_reverse_etl.config.condition import OF_SESSION, calls_session, without_texts
 from dbt_reverse_etl.config.settings import OWN_FIELDS, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.values.spark_types import arrow_type
@@ -29,6 +29,7 @@ _REFUSED = {
     "INVALID_NON_DETERMINISTIC_EXPRESSIONS": "an expression that changes by itself",
 }
 _SUB_QUERY = re.compile(r"(scalar-subquery|exists|list)#\d+ \[")
+_OF_SESSION = re.compile(OF_SESSION + r"\(")  # as a plan shows a call
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _zone_of_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[
     analyzed = ""
     try:
         analyzed = _analyzed(spark, where, tuple(types.items()), zone)
-        found = _changes_by_itself(where, analyzed)
+        found = _changes_by_itself(where, analyzed, types)
     except PySparkException as error:
         found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
     if found:
@@ -223,9 +224,13 @@ def _analyzed(spark: SparkSession, where: str, types: tuple[tuple[str, str], ...
     return plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
 
 
-def _changes_by_itself(where: str, analyzed: str) -> str:
+def _changes_by_itself(where: str, analyzed: str, columns: Iterable[str]) -> str:
     """What of the filter depends on more than the row; an empty text: nothing."""
     if _SUB_QUERY.search(analyzed):
         return "a sub-query"
+    # A column may have the name `User(ID)`.
+    for name in columns:
+        analyzed = analyzed.replace(f"{name}#", "#").replace(f"{name}: ", ": ")
     # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.
-    return "an expression that depends on the time or on the session" if OF_SESSION.search(where + analyzed) else ""
+    is_called = calls_session(without_texts(where)) or _OF_SESSION.search(analyzed)
+    return "an expression that depends on the time or on the session" if is_called else ""

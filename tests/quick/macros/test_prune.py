@@ -16,6 +16,7 @@ IMAGES, HEAD = (1, 7, 11), 11
 
 def said(
     syncs: Mapping[str, int],
+    *,
     understood: bool = True,
     publish: str | None = None,
     exists: str | None = None,

@@ -20,6 +20,8 @@ _COLUMNS = {
     "at": "timestamp",
     "parts": "array<struct<n:int>>",
     "by`name": "map<string,int>",
+    "User (ID)": "int",
+    "now(utc)": "timestamp",
 }
 _GOOD = (
     "id > 3",
@@ -31,6 +33,7 @@ _GOOD = (
     "`by``name`['a'] = 1",
     "at > timestamp'2024-01-01' and day > date'2024-01-01'",
     "hash(id, name) % 10 = 3",
+    "name = 'now (urgent)' or `User (ID)` is not null and `now(utc)` is null",
     "true",
 )
 _BY_ITSELF = (
