@@ -142,11 +142,12 @@ def _failed(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: d
 
 def _other(answer: Answer, sent: Sent) -> Delivery:
     status = answer.status
-    if 200 <= status < 300:
-        return _not_understood(sent, f"HTTP {status} is not listed in success.status")
     if status == 300 and sent.alone:
         return Delivery.of_all(sent.rows, Outcome.REJECTED, "HTTP 300: several records match the key")
-    return Delivery.of_all(sent.rows, Outcome.FATAL, f"HTTP {status}, a redirect or an unknown status: not followed")
+    if 200 <= status < 300:
+        return _not_understood(sent, f"HTTP {status} is not listed in success.status")
+    # A redirect may follow the write: a 303 to a POST names its result (RFC 9110, 15.4.4).
+    return _not_understood(sent, f"HTTP {status}, a redirect or an unknown status: not followed")
 
 
 def _not_understood(sent: Sent, reason: str) -> Delivery:
@@ -185,9 +186,9 @@ def is_web_page(answer: Answer, options: HttpOptions) -> bool:
 def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) -> Delivery:
     status = f"HTTP {answer.status}"
     needs_json = options.success.body is not None or sent.results is not None
+    if is_web_page(answer, options):  # maybe of the API itself, after the write
+        return _not_understood(sent, f"{status}, but a web page (a login or a proxy?)")
     try:
-        if is_web_page(answer, options):
-            return Delivery.of_all(sent.rows, Outcome.FATAL, f"{status}, but a web page (a login or a proxy?)")
         wanted = options.success.media_type
         _check_content_type(answer, "application/json" if wanted is None and needs_json else wanted)
         if answer.cut:

@@ -16,14 +16,16 @@ from pydantic import ValidationError
 from urllib3 import HTTPHeaderDict
 
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.sinks.base import Mode, always
 from dbt_reverse_etl.sinks.http.answer import Answer, Sent, judge
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.pause import retry_after
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes, person
+from tests.support.delivery.desk import Desk
 from tests.support.effort import scaled
-from tests.support.servers.http import HttpServer, Reply, http_server, json_reply
+from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply
 from tests.support.sinks.http_sending import (
     BATCH,
     CANARY,
@@ -41,6 +43,8 @@ from tests.support.sinks.http_sending import (
     task_of,
 )
 
+_NOT_UNDERSTOOD = (203, 206, 207, 301, 302, 303, 307, 308, 600, 999)
+
 
 class TestOutcomes:
     @pytest.mark.guarantee("HTTP")
@@ -48,9 +52,9 @@ class TestOutcomes:
         ("status", "alone", "together"),
         [
             *((status, DELIVERED, DELIVERED) for status in (200, 201, 202, 204)),
-            *((status, UNKNOWN, UNKNOWN) for status in (203, 206, 207)),
-            (300, REJECTED, FATAL),
-            *((status, FATAL, FATAL) for status in (301, 302, 303, 307, 308, 401, 403, 405, 407, 501)),
+            *((status, UNKNOWN, UNKNOWN) for status in _NOT_UNDERSTOOD),
+            (300, REJECTED, UNKNOWN),
+            *((status, FATAL, FATAL) for status in (401, 403, 405, 407, 501)),
             *((status, REJECTED, REJECTED) for status in (400, 404, 409, 410, 413, 418, 422)),
             *((status, RETRYABLE, RETRYABLE) for status in (408, 423, 425, 429)),
             *((status, UNKNOWN, UNKNOWN) for status in (500, 502, 503, 504, 599)),
@@ -63,7 +67,7 @@ class TestOutcomes:
         assert outcomes(single, 1) == [alone]
         assert outcomes(batch, 2) == [together] * 2
         assert batch.refused_whole == (together is REJECTED)
-        assert (single.stop is not None) == (status in (203, 206, 207))
+        assert (single.stop is not None) == (status in _NOT_UNDERSTOOD)
         assert len(server.received) == 2
         assert all(str(status) in result.reason for result in (*single.results, *batch.results))
 
@@ -195,9 +199,36 @@ class TestOutcomes:
         with http_server() as target:
             for status in (301, 302, 303, 307, 308):
                 server.default = Reply(status, headers={"Location": target.url + "/x"})
-                assert one(server.url, auth={"type": "api_key", "header": "X-Api-Key", "value": CANARY})[0] is FATAL
+                assert one(server.url, auth={"type": "api_key", "header": "X-Api-Key", "value": CANARY})[0] is UNKNOWN
             assert target.connections == 0
         assert len(server.received) == 5
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize(
+        "reply",
+        [Reply(303, headers={"Location": "/people"}), Reply(201, b"<html>", {"Content-Type": "text/html"})],
+        ids=["redirect", "web page"],
+    )
+    def test_a_row_that_was_stored_before_a_redirect_or_a_web_page_is_deleted_when_the_model_drops_it(
+        self, reply: Reply, server: HttpServer
+    ) -> None:
+        stored: dict[str, bytes] = {}
+
+        def api(request: Received) -> Reply:
+            stored[request.path] = request.body
+            if request.method == "DELETE":
+                del stored[request.path]
+            return Reply(204)
+
+        desk, server.default = Desk(), api
+        desk.sink = HttpSink(settings_of(server.url))  # type: ignore[assignment]
+        desk.push({"k1": 1})
+        server.default = lambda request: api(request) and reply
+        assert desk.push({"k1": 1, "k2": 2}).status == Status.FAILED
+        assert list(stored) == ["/object/k1", "/object/k2"]
+        server.default = api
+        assert desk.push({"k1": 1}).counts.delivered.delete == 1
+        assert list(stored) == ["/object/k1"]
 
     def test_already_exists_is_delivered_in_insert_only_and_only_there(self, server: HttpServer) -> None:
         server.default = Reply(409)
@@ -351,7 +382,7 @@ class TestAcknowledgement:
             (Reply(200, b'{"data": NaN}', {"Content-Type": "application/json"}), UNKNOWN),
             (Reply(200, b'{"data": {"items": [{"ok": true}]}}', {"Content-Type": "text/plain"}), UNKNOWN),
             (Reply(200, b'{"data": {"items": [{"ok": true}]}}'), UNKNOWN),
-            (Reply(200, b"<html>Log in</html>", {"Content-Type": "text/html; charset=utf-8"}), FATAL),
+            (Reply(200, b"<html>Log in</html>", {"Content-Type": "text/html; charset=utf-8"}), UNKNOWN),
         ],
     )
     def test_only_the_configured_statement_acknowledges(
@@ -365,7 +396,7 @@ class TestAcknowledgement:
     @pytest.mark.guarantee("HTTP", "A web page with status 200, such as a login, delivers nothing")
     def test_a_web_page_is_no_acknowledgement_even_without_conditions(self, server: HttpServer) -> None:
         server.default = Reply(200, b"<html>", {"Content-Type": "Text/HTML"})
-        assert one(server.url) == (FATAL, "HTTP 200, but a web page (a login or a proxy?)")
+        assert one(server.url) == (UNKNOWN, "HTTP 200, but a web page (a login or a proxy?)")
         assert one(server.url, task_of({"success": {"content_type": "text/html"}}))[0] is DELIVERED
 
     @pytest.mark.parametrize(
