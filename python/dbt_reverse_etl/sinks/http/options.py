@@ -157,7 +157,7 @@ class OperationOptions(Settings):
         headers: additional headers.
         body: all fields, the key fields, or none. Default: `fields`, for a delete `none` (in batches `key`).
         body_template: a Jinja file of the dbt project that writes the body instead.
-        rows, success, results: for this operation, instead of those of the sync.
+        rows, success, results: for this operation, instead of those of the sync; `results: null` for none.
     """
 
     method: Literal["POST", "PUT", "PATCH", "DELETE"] | None = None
@@ -250,11 +250,16 @@ class HttpOptions(Options):
         """The statuses by which a row exists already, in such an answer."""
         return _unless(self.already_exists_except, path, body, self.already_exists)
 
+    def results_of(self, operation: OperationOptions) -> ResultsOptions | None:
+        """Those of the sync, unless the operation names its own, or none."""
+        return operation.results if "results" in operation.model_fields_set else self.results
+
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:
-        own = (one.success for one in (self.insert, self.update, self.upsert, self.delete) if one and one.success)
-        statuses = {status for success in (self.success, *own) for status in success.status}
-        if self.results is None and any(status >= 300 for status in statuses):
+        own = [one for one in (self.insert, self.update, self.upsert, self.delete) if one]
+        answers = [(self.success, self.results), *((one.success or self.success, self.results_of(one)) for one in own)]
+        statuses = {status for success, _ in answers for status in success.status}
+        if any(results is None and any(status >= 300 for status in success.status) for success, results in answers):
             raise ValueError(
                 "found a success.status outside 2xx; expected it only with results, which judge each row; "
                 "next: remove the status or describe results"

@@ -101,7 +101,7 @@ def _call(written: OperationOptions, name: str, task: SinkTask, options: HttpOpt
         deletes=name == "delete",
         rows=rows,
         success=written.success,
-        results=written.results or options.results,
+        results=options.results_of(written),
     )
 
 

@@ -146,6 +146,23 @@ class TestResults:
         assert one(server.url, task)[0] is DELIVERED
         assert one(server.url, task) == (REJECTED, "HTTP 200, refused in results, code E2")
 
+    def test_an_operation_may_have_no_results_beside_those_of_the_sync(self, server: HttpServer) -> None:
+        delete = {"method": "DELETE", "path": "contacts/{id}", "rows": 1, "success": {"status": [204]}}
+        changes = [("delete", {"id": 1}), *inserts(2, 3)]
+        for own, answered in (({"results": None}, [DELIVERED] * 3), ({}, [UNKNOWN, RETRYABLE, RETRYABLE])):
+            server.script(Reply(204), json_reply([{"status": "ok"}] * 2))
+            task = task_of({**BATCH, "results": {"path": "", "ok": self.OK}, "delete": {**delete, **own}})
+            assert outcomes(send(server.url, task, *changes), 3) == answered
+
+    def test_a_status_outside_2xx_needs_the_results_of_its_own_operation(self) -> None:
+        results, success = {"ok": self.OK}, {"status": [200, 404]}
+        request = {"method": "POST", "path": "c"}
+        HttpOptions.model_validate({"insert": {**request, "success": success, "results": results}})
+        for delete in ({"results": None}, {"results": None, "success": success}):
+            both = {"results": results, "success": {"status": [200] if "success" in delete else [200, 404]}}
+            with pytest.raises(ValidationError, match=r"found a success.status outside 2xx"):
+                HttpOptions.model_validate({**both, "delete": delete})
+
 
 class TestMultiStatus:
     RESULTS: ClassVar[dict[str, Any]] = {
