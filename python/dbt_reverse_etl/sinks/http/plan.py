@@ -79,7 +79,7 @@ def _written(name: str, task: SinkTask, options: HttpOptions, *, rest: bool) -> 
     written = own or (options.upsert if name != "delete" and upserts else None) or OperationOptions.model_validate({})
     if not (rest and upserts) or (written.rows or options.batch.rows) > 1 or written.method or written.path:
         return written
-    path = "/".join([task.object, *(f"{{{field}}}" for field in task.key)])
+    path = "/".join(["{_object}", *(f"{{{field}}}" for field in task.key)])
     return written.model_copy(update={"method": "DELETE" if name == "delete" else "PUT", "path": path})
 
 

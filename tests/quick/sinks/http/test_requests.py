@@ -256,6 +256,17 @@ class TestPaths:
             sink.open(task)
         assert server.connections == 0
 
+    @pytest.mark.parametrize(
+        ("object_", "path"), [("Kunden Ü", "Kunden%20%C3%9C"), ("a?b", "a%3Fb"), ("{id}", "%7Bid%7D"), ("a/b", "a/b")]
+    )
+    def test_the_default_path_begins_with_the_object_as_a_path_has_it(
+        self, object_: str, path: str, server: HttpServer
+    ) -> None:
+        task = task_of(object=object_)
+        HttpSink(settings_of(server.url)).validate(task)
+        send(server.url, task, *inserts(1))
+        assert server.received[0].path == f"/{path}/1"
+
     def test_everything_that_is_wrong_is_said_at_once(self, server: HttpServer) -> None:
         options = {"upsert": {"method": "PUT", "path": "../c"}, "delete": {"method": "DELETE", "path": "c/{nope}"}}
         with pytest.raises(ConfigurationError) as caught:
