@@ -14,7 +14,7 @@ from email.utils import make_msgid
 from html import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -40,18 +40,27 @@ _TLS_PORT = 465  # where a mail server speaks TLS from the first byte, and waits
 # Slack cuts a text behind 40 000 characters without an error. The rest is for subject and link.
 # https://api.slack.com/changelog/2018-04-truncating-really-long-messages
 _LONGEST = 38_000
-_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
+# Without what a header reads as more than one address, as a comment or as a group.
+_ADDRESS = re.compile(r'[^\s@<>,;:()\[\]\\"]+@[^\s@<>,;:()\[\]\\"]+')
+_Login = TypeVar("_Login", str, SecretStr)
 
 
 def _safe_url(url: SecretStr) -> SecretStr:
     """https, or http to this machine; its text may hold a secret and is never quoted."""
+    text = url.get_secret_value()
+    if not re.fullmatch(r"[\x21-\x7e]*", text):
+        raise ValueError(
+            "found a character that no URL has; expected printable ASCII without blanks; "
+            "next: look for a blank or a line break in url, or at the end of its variable"
+        )
     try:
-        parts = urlsplit(url.get_secret_value())
+        parts = urlsplit(text)
         host = parts.hostname or ""
-        _ = parts.port
+        port_is_valid = parts.port != 0
     except ValueError:
         raise ValueError("an https:// URL") from None
-    if parts.scheme not in ("https", "http") or not host or parts.username or is_metadata_host(host):
+    is_place = host and port_is_valid and "@" not in parts.netloc
+    if parts.scheme not in ("https", "http") or not is_place or is_metadata_host(host):
         raise ValueError("an https:// URL, without a login, of a public or an internal host")
     if parts.scheme == "http" and not is_loopback(host):
         raise ValueError("https: http is for this machine only")
@@ -64,8 +73,28 @@ def _address(text: str) -> str:
     return text
 
 
+def _host(text: str) -> str:
+    if not text or text.count(":") == 1 or re.search(r"[\s/\[\]]", text):  # two colons or more: IPv6
+        raise ValueError(
+            "found a text that is no host name; expected one alone, as smtp.example.com; "
+            "next: remove what else is there, as a line break; the port goes into `port`"
+        )
+    return text
+
+
+def _ascii(value: _Login) -> _Login:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not text.isascii():
+        raise ValueError(
+            "found a character that is not ASCII; expected ASCII alone, for Python's mail client sends no other login; "
+            "next: take another login"
+        )
+    return value
+
+
 Url = Annotated[SecretStr, AfterValidator(_safe_url)]
 Address = Annotated[str, AfterValidator(_address)]
+Host = Annotated[str, AfterValidator(_host)]
 
 
 class _Channel(Settings):
@@ -81,6 +110,12 @@ class _Channel(Settings):
     link: str = ""
     ca_file: ProjectFile | None = None
 
+    @field_validator("token", "user", "password", mode="before", check_fields=False)
+    @classmethod
+    def _is_set(cls, login: object) -> object:
+        """None for a variable that is empty, or not set, with the default ''."""
+        return None if login == "" else login
+
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
         if self.ca_file:
@@ -95,12 +130,6 @@ class Webhook(_Channel):
     type: Literal["webhook"]
     url: Url
     token: SecretHeader | None = None
-
-    @field_validator("token", mode="before")
-    @classmethod
-    def _is_set(cls, token: object) -> object:
-        """None for a variable that is empty, or not set, with the default ''."""
-        return None if token == "" else token
 
     def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
         """One request. Returns what the console shall add.
@@ -147,11 +176,11 @@ class Mail(_Channel):
     """A message over SMTP, by default with STARTTLS; without TLS to this machine only."""
 
     type: Literal["email"]
-    host: str = Field(min_length=1)
+    host: Host
     port: int = Field(default=587, ge=1, le=65535)
     security: Literal["starttls", "tls", "none"] = "starttls"
-    user: OneLine | None = None
-    password: SecretLine | None = None
+    user: Annotated[OneLine, AfterValidator(_ascii)] | None = None
+    password: Annotated[SecretLine, AfterValidator(_ascii)] | None = None
     sender: Address
     to: list[Address] = Field(min_length=1)
 

@@ -38,6 +38,71 @@ def test_a_line_break_at_the_end_of_a_login_is_found_before_an_alert_is_due() ->
             Mail(**MAIL, **login)
 
 
+@pytest.mark.guarantee("Report and alerts")
+def test_an_empty_login_is_none_as_a_variable_has_it_whose_default_is_empty() -> None:
+    mail = Mail(**MAIL, user="", password="")  # type: ignore[arg-type]
+    assert (mail.user, mail.password) == (None, None)
+    for half in ({"user": "me", "password": ""}, {"user": "", "password": "abc"}):
+        with pytest.raises(ValidationError, match="user and password together, or none of them"):
+            Mail(**MAIL, **half)
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize(
+    "login", [{"user": "jürgen", "password": "abc"}, {"user": "me", "password": "geheimnisvoll-ü"}]
+)
+def test_a_login_that_the_mail_client_cannot_send_is_found_before_an_alert_is_due(login: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match=r"expected ASCII alone, .*; next: take another login") as caught:
+        Mail(**MAIL, **login)
+    assert "ü" not in str(caught.value)
+
+
+@pytest.mark.guarantee("Report and alerts")
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "https://hooks.example.com/x\n",
+            " https://hooks.example.com/x",
+            "https://hooks.example.com/x y",
+            "https://ü.de",
+        ),
+        *("https://hooks.example.com:0/x", "https://:pw@hooks.example.com/x", "https://me@hooks.example.com/x", ""),
+    ],
+)
+def test_a_url_that_cannot_be_asked_is_found_before_an_alert_is_due(url: str) -> None:
+    for model, type_ in ((Slack, "slack"), (Webhook, "webhook")):
+        with pytest.raises(ValidationError, match=r"found a character that no URL has|an https:// URL"):
+            model(type=type_, url=url)
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_a_mail_server_is_a_host_alone_and_an_address_is_one() -> None:
+    for host in (
+        "",
+        "smtp.example.com\n",
+        " smtp.example.com",
+        "smtp.example.com:587",
+        "smtp://mail.example.com",
+        "[::1]",
+    ):
+        with pytest.raises(ValidationError, match="the port goes into `port`"):
+            Mail(**{**MAIL, "host": host})
+    for host in ("smtp.example.com", "localhost", "10.0.0.7", "2001:db8::7"):
+        assert Mail(**{**MAIL, "host": host}).host == host
+    for address in (
+        "ops:team@example.com",
+        "b(c)@example.com",
+        "[x]@example.com",
+        'a"b@example.com',
+        "a\\b@example.com",
+    ):
+        for place in ({"sender": address}, {"to": [address]}):
+            with pytest.raises(ValidationError, match="a mail address"):
+                Mail(**{**MAIL, **place})
+    assert Mail(**{**MAIL, "to": ["first.last+tag@mail.example.com"]}).to
+
+
 class _MailServer(socketserver.StreamRequestHandler):
     """Takes each message, and answers QUIT as its server was set to; empty: by closing; None: never.
 
