@@ -232,16 +232,16 @@ def collect_channels(  # noqa: PLR0913, PLR0917  (as _channel)
     problems: list[Problem],
     unset: list[Problem],
     project_dir: Path | None = None,
-) -> list[Channel]:
-    """The channels of one dbt target; what is wrong with them is appended to `problems`, variables that are not set to `unset`."""
+) -> dict[int, Channel]:
+    """The channels of one dbt target, by their place in the file; what is wrong with them is appended to `problems`, variables that are not set to `unset`."""
     file, written, targets = read_alerts(directories)
     place = Place(file, (BLOCK, "alerts"), project_dir=project_dir)
     if not isinstance(written, list):
         problems.append(Problem(place.at(), described(written), "a list of channels", "begin each with `- type:`"))
-        return []
+        return {}
     problems.extend(_unknown_targets(written, targets, place))
-    found = [_channel(block, str(index), target, env, place, problems, unset) for index, block in enumerate(written)]
-    return [channel for channel in found if channel]
+    found = (_channel(block, str(index), target, env, place, problems, unset) for index, block in enumerate(written))
+    return {index: channel for index, channel in enumerate(found) if channel}
 
 
 def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)

@@ -44,7 +44,12 @@ class Change:
 
 
 def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
-    reports: Sequence[Report], overview: Overview, pusher: Pusher, channels: Sequence[Channel], target: str, say: Say
+    reports: Sequence[Report],
+    overview: Overview,
+    pusher: Pusher,
+    channels: Mapping[int, Channel],
+    target: str,
+    say: Say,
 ) -> None:
     """Record what no run tells, and say what has changed."""
     by, now, ledger = pusher.invocation_id, pusher.clock.now, pusher.ledger
@@ -168,10 +173,10 @@ def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str
     return {"event": "sync_state_changed", "target": target, "invocation_id": invocation_id, "syncs": syncs}
 
 
-def send(channels: Sequence[Channel], changes: Sequence[Change], target: str, invocation_id: str, say: Say) -> bool:
+def send(channels: Mapping[int, Channel], changes: Sequence[Change], target: str, invocation_id: str, say: Say) -> bool:
     """Tell every channel; whether one of them took it. One that fails is said on the console and changes nothing else."""
     message = subject(changes, target), texts(changes), data(changes, target, invocation_id)
-    taken = [_is_taken(number, channel, message, say) for number, channel in enumerate(channels)]
+    taken = [_is_taken(number, channel, message, say) for number, channel in channels.items()]
     return any(taken)
 
 

@@ -32,7 +32,7 @@ class Configuration(NamedTuple):
     syncs: list[Sync]
     destinations: PlanOnly | dict[str, Destination]
     resolved: list[ResolvedSync]
-    alerts: Sequence[Channel] = ()
+    alerts: Mapping[int, Channel] = MappingProxyType({})
     unset: Mapping[str, Sequence[Problem]] = MappingProxyType({})
 
     def refuse_unset(self, pushed: Iterable[Sync] = (), planned: Iterable[Sync] = ()) -> None:

@@ -169,7 +169,8 @@ class Office:
         return None
 
     def tell(self, report: Report, overview: Overview, channels: list[Any]) -> None:
-        alerts.tell([report], overview, self, channels, "prod", lambda text, level: None)  # type: ignore[arg-type]
+        by_number = dict(enumerate(channels))
+        alerts.tell([report], overview, self, by_number, "prod", lambda text, level: None)  # type: ignore[arg-type]
 
     def overview(self, *_: Any) -> Overview:
         started = [fact for fact in self.desk.ledger.facts if isinstance(fact, RunStarted)][-1:]

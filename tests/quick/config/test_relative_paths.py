@@ -147,7 +147,7 @@ def test_the_configuration_of_a_project_has_no_relative_path(shop: Path) -> None
     outputs = {"dev": {"crm": {"type": "files", "path": "exports"}}}
     (shop / "profiles.yml").write_text(yaml.safe_dump({"dbt_reverse_etl": {"outputs": outputs, "alerts": [channel]}}))
     found = configure(manifest({"crm_contacts": {"destination": "crm"}}), [shop], "dev", {}, shop)
-    (resolved,), (alert,) = found.resolved, found.alerts
+    (resolved,), (alert,) = found.resolved, found.alerts.values()
     assert resolved.destination.settings == FilesSettings(path=str(shop / "exports"))
     assert alert.ca_file == str(shop / "ca.pem")
 

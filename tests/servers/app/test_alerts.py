@@ -58,7 +58,7 @@ def sent(channel: Channel, *reports: Report, told: str = "") -> list[tuple[str, 
     """What the console heard while the changes went out."""
     heard: list[tuple[str, str]] = []
     changes = alerts.changed(reports or [ended(Status.FAILED)], {"crm": Heard(told)} if told else {})
-    alerts.send([channel], changes, "prod", "run-1", lambda text, level: heard.append((text, level)))
+    alerts.send({0: channel}, changes, "prod", "run-1", lambda text, level: heard.append((text, level)))
     return heard
 
 
@@ -249,7 +249,7 @@ def test_a_server_that_drips_its_answer_holds_no_push_beyond_the_time_of_a_chann
     )
 
 
-def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> tuple[list[Channel], list[str]]:
+def collected(folder: Path, written: Any, target: str = "prod", **env: str) -> tuple[dict[int, Channel], list[str]]:
     document = {"dbt_reverse_etl": {"outputs": {"prod": {}, "dev": {}}, "alerts": written}}
     (folder / "profiles.yml").write_text(yaml.safe_dump(document))
     problems: list[Problem] = []
@@ -269,7 +269,7 @@ def test_every_mistake_is_said_at_once_and_shows_no_secret(tmp_path: Path) -> No
         "slack",
     ]
     found, problems = collected(tmp_path, written)
-    assert found == []
+    assert found == {}
     for index in range(len(written)):
         assert [one for one in problems if f"alerts.{index}" in one], index
     assert "environment variable UNSET_HOOK, which is not set" in "\n".join(problems)
@@ -284,10 +284,21 @@ def test_each_target_has_channels_of_its_own_and_needs_only_their_variables(tmp_
     ]
     prod, problems = collected(tmp_path, written, "prod", HOOK=f"https://hooks.example.com/{CANARY}")
     assert problems == []
-    assert [channel.type for channel in prod] == ["slack", "webhook"]
+    assert {number: channel.type for number, channel in prod.items()} == {0: "slack", 1: "webhook"}
     assert CANARY not in repr(prod)
     dev, problems = collected(tmp_path, written, "dev")
-    assert (problems, [channel.type for channel in dev]) == ([], ["webhook"])
+    assert (problems, {number: channel.type for number, channel in dev.items()}) == ([], {1: "webhook"})
+
+
+@pytest.mark.guarantee("Report and alerts")
+def test_a_channel_that_fails_has_the_number_that_it_has_in_the_file(tmp_path: Path, http: HttpServer) -> None:
+    http.default = Reply(500)
+    written = [{"type": "slack", "url": f"{http.url}/{target}", "targets": [target]} for target in ("dev", "prod")]
+    found, heard = collected(tmp_path, written)[0], list[str]()
+    alerts.send(
+        found, alerts.changed([ended(Status.FAILED)], {}), "prod", "run-1", lambda text, level: heard.append(text)
+    )
+    assert [text.partition(" was")[0] for text in heard] == ["alert 1 (slack)"]
 
 
 def test_a_channel_that_no_target_would_have_is_a_mistake(tmp_path: Path) -> None:
