@@ -47,9 +47,10 @@ def traced(invocation_id: str, captures: Mapping[str, ChangelogResult] | None = 
 def _tracer() -> Tracer | None:
     try:
         from opentelemetry import trace
-    except ImportError:
+
+        return trace.get_tracer("dbt_reverse_etl", VERSION)
+    except Exception:  # not installed, or `OTEL_*` names a provider that cannot be loaded: the API logs it
         return None
-    return trace.get_tracer("dbt_reverse_etl", VERSION)
 
 
 def _nanoseconds(text: str) -> int:

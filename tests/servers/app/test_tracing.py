@@ -246,3 +246,14 @@ def test_without_opentelemetry_there_are_no_spans_and_no_error(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with traced("i") as watches:
         assert watches == ()
+
+
+@pytest.mark.guarantee("What people look at")
+@pytest.mark.parametrize("provider", ["", "nope"])
+def test_a_provider_of_opentelemetry_that_cannot_be_loaded_keeps_no_push_back(
+    provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", provider)
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)
+    with traced("i") as watches:
+        assert watches == ()
