@@ -94,7 +94,7 @@ class Tracing:
             if result.snapshot is not None:
                 span.set_attribute("reverse_etl.snapshot", result.snapshot)
             if result.status != "success":
-                self._wrong[unique_id.rpartition(".")[2]] = result.status
+                self._wrong[unique_id.split(".", 2)[2]] = result.status  # people.v2
             wrong = "" if result.status == "success" else f"dbt ended it with {result.status}: its own log says why"
             _end(span, wrong, _nanoseconds(result.ended))
 

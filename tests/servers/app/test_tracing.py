@@ -257,3 +257,14 @@ def test_a_provider_of_opentelemetry_that_cannot_be_loaded_keeps_no_push_back(
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", None)
     with traced("i") as watches:
         assert watches == ()
+
+
+def test_versions_of_one_model_that_failed_are_two_names() -> None:
+    exporter, tracing = watched()
+    times = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:03Z")
+    tracing.captured(
+        {f"model.shop.people{version}": ChangelogResult("error", None, "", *times) for version in ("", ".v1", ".v2")}
+    )
+    tracing.close()
+    (whole,) = named(list(exporter.get_finished_spans()), "invocation")
+    assert whole.status.description == "people: error, people.v1: error, people.v2: error"
