@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from dbt_reverse_etl.values.encoding import texts
 
 LONGEST = 256 * 2**20  # characters of a body
 _LONGEST_TRIED = 16 * 2**20
-_BOUND = "longest body"  # with a space, so that no template can name it
+_BOUND, _NULLS = "longest body", "NaN as null"  # with a space, so that no template can name them
 
 
 class BodyError(Exception):
@@ -53,7 +54,14 @@ class _TextOrMethod(str):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """`row.items` is the field `items`, if the row has it."""
+    """`row.items` is the field `items`, if the row has it; `*` repeats no text."""
+
+    intercepted_binops = frozenset({"*"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, str) or isinstance(right, str):
+            raise BodyError("body_template multiplies a text, as a decimal is: write `| float` behind it")
+        return super().call_binop(context, operator, left, right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if isinstance(obj, dict) and attribute in obj:
@@ -72,7 +80,19 @@ def _json(context: Context, value: object) -> str:
     if isinstance(value, str):
         # Before it is copied as JSON: orjson crashes where memory is short.
         _refuse_longer(len(value), context[_BOUND])
-    return value if isinstance(value, _Json) else orjson.dumps(value).decode()
+    if isinstance(value, _Json):
+        return value
+    written = orjson.dumps(value).decode()
+    if "null" in written and not (context[_NULLS] or _is_finite(value)):
+        raise BodyError("body_template writes NaN or Infinity, which JSON does not have")
+    return written
+
+
+def _is_finite(value: object) -> bool:
+    """Whether no number in it is one that orjson writes as null."""
+    if isinstance(value, (list, tuple, dict)):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or isfinite(value)
 
 
 @pass_context
@@ -114,6 +134,7 @@ class BodyTemplate:
         jinja: `text`, compiled; it equals only itself, although the same text writes the same bodies.
         object: of the sync.
         key: the key fields.
+        nulls: NaN and Infinity are written as null.
         is_of_batches: it reads `rows` alone, so that its API takes several, which the body names.
     """
 
@@ -121,6 +142,7 @@ class BodyTemplate:
     text: str
     object: str
     key: tuple[str, ...]
+    nulls: bool = False
     is_of_batches: bool = False
 
     def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
@@ -147,9 +169,10 @@ class BodyTemplate:
     def _written(self, rows: Sequence[Any], *, alone: bool, longest: int) -> bytes:
         names: dict[str, Any] = {"rows": rows} | ({"row": rows[0]} if alone else {})
         try:
-            parts = self.jinja.generate(names, object=self.object, key=list(self.key), **{_BOUND: longest})
+            ours = {"object": self.object, "key": list(self.key), _BOUND: longest, _NULLS: self.nulls}
+            parts = self.jinja.generate(names, **ours)
             text = "".join(_within(parts, longest)).encode()
-        except UnsafeError:
+        except BodyError:
             raise
         except (SecurityError, MemoryError, OverflowError) as error:
             raise UnsafeError(f"body_template fails with {type(error).__name__}") from None
@@ -175,8 +198,8 @@ def _refuse_longer(length: int, longest: int) -> None:
         raise UnsafeError(f"body_template writes more than {longest} characters")
 
 
-def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
-    """A template.
+def compiled(text: str, object_: str, key: tuple[str, ...], *, nulls: bool = False) -> BodyTemplate:
+    """A template; see there for the arguments.
 
     Raises:
         BodyError: it is no Jinja; the text says where.
@@ -188,7 +211,8 @@ def compiled(text: str, object_: str, key: tuple[str, ...]) -> BodyTemplate:
         if inner:
             raise UnsafeError(f"the attribute {inner}, outside of the sandbox")
         read = _names(tree) & {"row", "rows"}
-        return BodyTemplate(_ENVIRONMENT.from_string(text), text, object_, key, is_of_batches=read == {"rows"})
+        jinja = _ENVIRONMENT.from_string(text)
+        return BodyTemplate(jinja, text, object_, key, nulls, is_of_batches=read == {"rows"})
     except TemplateSyntaxError as error:
         raise BodyError(f"no Jinja in line {error.lineno}: {error.message}") from None
     except (TemplateError, RecursionError):

@@ -122,7 +122,7 @@ def _template(
         return None, [Problem(place, "batch.wrap or body: none beside it", "the whole body in the file", "remove it")]
     try:
         text = task.texts[name] if name in task.texts else template_text(name, task.project_dir)
-        return compiled(text, task.object, task.key), []
+        return compiled(text, task.object, task.key, nulls=options.nan == "null"), []
     except BodyError as problem:
         return None, [Problem(place, str(problem), _A_TEMPLATE, f"correct {name}")]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,8 @@ class TestTemplates:
             ("", "writes no JSON"),
             ("{{ row.name | nope }}", "no Jinja"),
             ("{{ row.score + row.name }}", "TypeError"),
+            ("{{ row.name * row.id }}", "multiplies a text, as a decimal is: write `| float` behind it"),
+            ("{{ row.score * 1e308 * 9 }}", "writes NaN or Infinity, which JSON does not have"),
             ("{{ ''.__class__.__mro__ }}", "outside of the sandbox"),
             ("{{ row.__class__.__init__.__globals__ }}", "outside of the sandbox"),
             ("{{ row.update({'a': 1}) }}", "SecurityError"),
@@ -177,17 +181,48 @@ class TestTemplates:
         assert "body_template" in str(caught.value)
         assert server.connections == 0
 
+    @pytest.mark.guarantee("HTTP")
+    def test_a_decimal_is_a_text_that_no_template_repeats(self, tmp_path: Path, server: HttpServer) -> None:
+        schema = pa.schema([("id", pa.int64()), ("amount", pa.decimal128(9, 2))])
+        change = ("insert", {"id": 1, "amount": Decimal("12.50")})
+        for text, outcome in (
+            ("{{ row.amount * 100 }}", REJECTED), ("{{ 100 * row.amount }}", REJECTED),
+            ("{{ row.amount | float * 100 }}", DELIVERED), ("{{ [row.id] * 2 }}", DELIVERED),
+        ):  # fmt: skip
+            task = templated(tmp_path, text, schema=schema)
+            assert outcomes(send(server.url, task, change), 1) == [outcome]
+            with (
+                nullcontext() if outcome is DELIVERED else pytest.raises(ConfigurationError, match="multiplies a text")
+            ):
+                HttpSink(settings_of(server.url)).validate(task)
+        assert [request.json for request in server.received] == [1250.0, [1, 1]]
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize(
+        "text", ["{{ N }}", '{"a": [{{ {"b": [1, N]} }}]}', "{{ N | tojson }}", "{{ dict(row, b=N) }}"]
+    )
+    @pytest.mark.parametrize("number", ["row.score * 1e308 * 9", "'nan' | float"])
+    def test_infinity_is_null_only_where_the_options_name_it_so(
+        self, text: str, number: str, tmp_path: Path, server: HttpServer
+    ) -> None:
+        (tmp_path / "body.json.j2").write_text(text.replace("N", f"({number})"))
+        upsert = {"method": "PUT", "path": "c/{id}", "body_template": "body.json.j2"}
+        for options, outcome in (({}, REJECTED), ({"nan": "null"}, DELIVERED)):
+            task = task_of({"upsert": upsert, **options}, mode=Mode.UPSERT, project_dir=tmp_path)
+            assert outcomes(send(server.url, task, ("insert", person(1) | {"name": None})), 1) == [outcome]
+        assert [b"null" in request.body for request in server.received] == [True]
+
     def test_nothing_is_worked_out_while_a_template_is_compiled(self) -> None:
         tracemalloc.start()
         try:
-            _compiled('{{ "x" * 200000000 }}{{ rows | replace("x" * 200000000, "") }}')
+            _compiled('{{ "x" | center(200000000) }}{{ rows | replace("x" | center(200000000), "") }}')
             assert tracemalloc.get_traced_memory()[1] < 50_000_000
         finally:
             tracemalloc.stop()
 
     @pytest.mark.parametrize("after", ["", " | tojson"])
     def test_a_text_that_is_too_long_is_refused_before_it_is_copied_as_json(self, after: str) -> None:
-        template = _compiled(f"{{{{ ('x' * 40000000){after} }}}}")
+        template = _compiled(f"{{{{ 'x' | center(40000000){after} }}}}")
         tracemalloc.start()
         try:
             with pytest.raises(UnsafeError, match="writes more than 16777216 characters"):
