@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from email.errors import MissingHeaderBodySeparatorDefect
 from functools import partial
-from http.client import HTTPResponse, parse_headers
+from http.client import BadStatusLine, HTTPResponse, RemoteDisconnected, parse_headers
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,12 +74,17 @@ for _name in ("urllib3.connectionpool", "urllib3.connection", "urllib3.response"
 
 
 class _Bounded(io.RawIOBase):
-    """Reads a connection until the deadline or the size limit; a socket's own timeout restarts with each byte."""
+    """Reads a connection until the deadline or the size limit; a socket's own timeout restarts with each byte.
+
+    Attributes:
+        left: bytes that may come.
+        in_head: the answer may not end yet: for http.client the end of the connection ends a line, and the headers.
+    """
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
         self._raw, self._until = raw, until
         self._sock = sock  # where auth classes look for the certificate of the server
-        self.left = math.inf
+        self.left, self.in_head = math.inf, True
 
     def readable(self) -> bool:
         return True
@@ -89,6 +95,8 @@ class _Bounded(io.RawIOBase):
             raise TimeoutError
         self._sock.settimeout(seconds)
         size = self._raw.readinto(buffer)
+        if size == 0 and self.in_head:
+            raise RemoteDisconnected("")
         self.left -= size or 0
         if self.left < 0:
             raise TooLarge(too_large(_exchange.size))
@@ -118,6 +126,9 @@ class _Response(HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
+        if any(isinstance(defect, MissingHeaderBodySeparatorDefect) for defect in self.msg.defects):
+            raise BadStatusLine("")  # http.client takes a line that is no header, and those after it, for the body
+        self._bounded.in_head = False
         self._bounded.left = _exchange.size
         if self.status in _NO_BODY and (self.getheader("Content-Length", "0") != "0" or self.chunked):
             # A body that comes in spite of that would be taken for the next answer.

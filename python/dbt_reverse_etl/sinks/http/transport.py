@@ -14,14 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
-from http.client import (
-    BadStatusLine,
-    HTTPException,
-    ImproperConnectionState,
-    InvalidURL,
-    NotConnected,
-    RemoteDisconnected,
-)
+from http.client import HTTPException, ImproperConnectionState, InvalidURL, NotConnected, RemoteDisconnected
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 
@@ -324,7 +317,7 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ReadTimeoutError, Failure(Outcome.UNKNOWN, "no answer in time")),
     (MetadataHost, Failure(Outcome.FATAL, "the host name leads to an address of cloud metadata")),
     (RemoteDisconnected, Failure(Outcome.UNKNOWN, "the connection ended without an answer")),
-    (BadStatusLine, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
+    (HTTPException, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
     (InvalidHeader, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
     (ValueError, Failure(Outcome.FATAL, "a request that the client refuses to send")),
 )

@@ -24,7 +24,7 @@ from dbt_reverse_etl.sinks.http.answer import Failure
 from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.http.transport import BODY_CAP, Transport, decoded
-from dbt_reverse_etl.testing import batch_of
+from dbt_reverse_etl.testing import batch_of, outcomes
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
 from tests.support.sinks.http_sending import (
     CANARY,
@@ -71,11 +71,38 @@ class TestNetwork:
 
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize(
-        "head", [b"HTTP/1.1 abc OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n"]
+        "head",
+        [
+            b"HTTP/1.1 abc OK\r\n",
+            b"HTTP/2 200\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
+            b"HTTP/1.1 200 OK\r\nno header\r\nContent-Type: text/html\r\n",
+            b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 101,
+            b"HTTP/1.1 200 OK\r\nX: " + b"y" * 2**16 + b"\r\n",
+        ],
     )
     def test_an_answer_that_nobody_can_read_says_nothing_of_its_rows(self, head: bytes, server: HttpServer) -> None:
         server.default = Reply(raw=head + b"\r\n")
         assert one(server.url) == (UNKNOWN, "an answer that is no HTTP")
+
+    @pytest.mark.guarantee("HTTP")
+    @pytest.mark.parametrize("interim", [b"", b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"])
+    @pytest.mark.parametrize("status", [b"200 OK", b"404 Not Found"])
+    def test_an_answer_that_ends_before_its_headers_do_says_nothing_of_its_rows(
+        self, status: bytes, interim: bytes, server: HttpServer
+    ) -> None:
+        head = interim + b"HTTP/1.1 " + status + b"\r\nX: y\r\n\r\n"
+        for size in range(len(interim), len(head)):
+            server.default = Reply(raw=head[:size])
+            (outcome,) = outcomes(send(server.url, task_of(), ("delete", {"id": 1})), 1)
+            assert outcome is UNKNOWN, head[:size]
+        server.default = Reply(raw=head)
+        assert send(server.url, task_of(), ("delete", {"id": 1})).results == ()
+
+    @pytest.mark.parametrize("kind", ["multipart/mixed", "message/rfc822"])
+    def test_an_answer_whose_body_would_have_parts_is_one(self, kind: str, server: HttpServer) -> None:
+        server.default = Reply(headers={"Content-Type": kind})
+        assert one(server.url)[0] is DELIVERED
 
     @pytest.mark.guarantee("HTTP")
     def test_interim_answers_are_passed_over_and_never_taken_for_that_of_the_next_row(self, server: HttpServer) -> None:
