@@ -36,7 +36,7 @@ class Answer:
 
     Attributes:
         status: the HTTP status.
-        content_type: media type in lower case, without parameters; empty if there was none.
+        content_type: see `media_type`; empty if there was none.
         body: the decoded body, or None if it could not be read.
         body_problem: why `body` is None.
         cut: the connection ended before the body did.
@@ -82,6 +82,12 @@ class Sent:
     success: SuccessOptions | None = None
     results: ResultsOptions | None = None
     ids_fit: bool = False
+
+
+def media_type(header: str) -> str:
+    """A content type in lower case, without parameters; of several, as where a gateway adds its own, HTML, or else each once."""
+    types = [one.partition(";")[0].strip() for one in re.sub('"[^"]*"', "", header).lower().split(",")]
+    return next((one for one in types if one in _HTML), ", ".join(dict.fromkeys(filter(None, types))))
 
 
 def judge(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode, now: datetime) -> Delivery:

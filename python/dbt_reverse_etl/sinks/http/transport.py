@@ -27,7 +27,7 @@ from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnection
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.tls import lenient, why_refused
-from dbt_reverse_etl.sinks.http.answer import Answer, Failure
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, media_type
 from dbt_reverse_etl.sinks.http.auth import Tokens, is_passing, signature
 from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, new_session, too_large
 from dbt_reverse_etl.sinks.http.python_auth import auth_of
@@ -112,7 +112,7 @@ class Client:
 
     def _answer(self, response: requests.Response, wants_body: bool) -> Answer:
         headers, cut = response.headers, False
-        content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        content_type = media_type(headers.get("Content-Type", ""))
         body: bytes | None
         try:
             content = (

@@ -394,8 +394,20 @@ class TestAcknowledgement:
         assert (delivery.stop is not None) == (outcome is UNKNOWN)
 
     @pytest.mark.guarantee("HTTP", "A web page with status 200, such as a login, delivers nothing")
-    def test_a_web_page_is_no_acknowledgement_even_without_conditions(self, server: HttpServer) -> None:
-        server.default = Reply(200, b"<html>", {"Content-Type": "Text/HTML"})
+    @pytest.mark.parametrize(
+        "came",
+        [
+            "Text/HTML",
+            "text/html\r\nContent-Type: text/html",  # where a gateway adds its own
+            "application/json; charset=utf-8\r\nContent-Type: text/html; charset=utf-8",
+            "text/html; charset=utf-8, application/json",
+            'application/json; profile="a,b;c", text/html',
+        ],
+    )
+    def test_a_web_page_is_no_acknowledgement_even_without_conditions(self, came: str, server: HttpServer) -> None:
+        server.default = Reply(404, b"<html>", {"Content-Type": came})
+        assert outcomes(send(server.url, task_of(), ("delete", {"id": 1})), 1) == [FATAL]
+        server.default = Reply(200, b"<html>", {"Content-Type": came})
         assert one(server.url) == (UNKNOWN, "HTTP 200, but a web page (a login or a proxy?)")
         assert one(server.url, task_of({"success": {"content_type": "text/html"}}))[0] is DELIVERED
 
@@ -404,6 +416,10 @@ class TestAcknowledgement:
         [
             ("Application/JSON; charset=utf-8", "application/json", DELIVERED),
             ("application/json", "application/json; charset=utf-8", DELIVERED),
+            (None, "application/json\r\nContent-Type: application/json; charset=utf-8", DELIVERED),
+            (None, "application/json,", DELIVERED),
+            (None, 'application/json; profile="a, text/html"', DELIVERED),
+            (None, "application/json, text/plain", UNKNOWN),
             ("application/json; charset=utf-8", "text/plain", UNKNOWN),
             (None, "text/plain", UNKNOWN),
             (None, "", UNKNOWN),
