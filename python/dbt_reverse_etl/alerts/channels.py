@@ -29,7 +29,9 @@ from dbt_reverse_etl.config.rendering import render_lazily
 from dbt_reverse_etl.config.validation import Place, described, mapping_of, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
-from dbt_reverse_etl.sinks.http.answer import Failure
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, is_web_page, loaded
+from dbt_reverse_etl.sinks.http.json_path import find
+from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.settings import SecretHeader
 from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile
@@ -299,8 +301,19 @@ def _post(url: SecretStr, body: Mapping[str, Any], headers: Mapping[str, str], t
     client = Client(_CONNECT, TIMEOUT - _CONNECT, tls)
     headers = {"Content-Type": "application/json", **headers}
     with untraced():
-        answer = client.send("POST", url.get_secret_value(), headers, orjson.dumps(body), wants_body=False)
+        answer = client.send("POST", url.get_secret_value(), headers, orjson.dumps(body))
     client.close()
-    found = answer.reason if isinstance(answer, Failure) else f"the answer {answer.status}"
-    if isinstance(answer, Failure) or not 200 <= answer.status < 300:
-        raise ReverseEtlError(Problem("the address", found, "200 to 299", "check url in profiles.yml"))
+    if found := _refusal(answer):
+        raise ReverseEtlError(Problem("the address", found, "200 to 299, and no refusal", "check url in profiles.yml"))
+
+
+def _refusal(answer: Answer | Failure) -> str:
+    """Why an address did not take a message; empty if it did."""
+    if isinstance(answer, Failure):
+        return answer.reason
+    if not 200 <= answer.status < 300:
+        return f"the answer {answer.status}"
+    # Slack says `ok` in an answer of the type text/html.
+    if is_web_page(answer, HttpOptions.model_validate({})) and (answer.body or b"").lstrip().startswith(b"<"):
+        return "a web page (a login or a proxy?)"
+    return "an answer with ok: false" if find(loaded(answer), "ok") is False else ""

@@ -98,6 +98,7 @@ def test_a_webhook_gets_counts_reason_and_link_as_json_and_its_token_in_a_header
 
 def test_slack_gets_a_text_in_which_no_name_is_markup(http: HttpServer) -> None:
     slack = Slack(type="slack", url=f"{http.url}/T0/B0", link="https://ci.example.com/?a=1&b=2")  # type: ignore[arg-type]
+    http.default = Reply(200, b"ok", {"Content-Type": "text/html"})  # as Slack answers
     assert sent(slack, ended(Status.FAILED, message="<!channel> & <https://x|y>")) == []
     assert http.received[0].json == {
         "text": "dbt-reverse-etl prod: 1 failing\n"
@@ -109,7 +110,16 @@ def test_slack_gets_a_text_in_which_no_name_is_markup(http: HttpServer) -> None:
 
 @pytest.mark.guarantee("Report and alerts")
 @pytest.mark.parametrize(
-    "reply", [Reply(404), Reply(500), Reply(302, headers={"Location": "/elsewhere"}), Reply(reset="unread")], ids=str
+    "reply",
+    [
+        Reply(404),
+        Reply(500),
+        Reply(302, headers={"Location": "/elsewhere"}),
+        Reply(reset="unread"),
+        Reply(200, b"\n<!doctype html><title>Log in</title>", {"Content-Type": "text/html; charset=utf-8"}),
+        Reply(200, b'{"ok": false, "error": "not_authed"}', {"Content-Type": "application/json"}),
+    ],
+    ids=str,
 )
 def test_a_channel_that_fails_is_said_without_its_address_and_is_no_error_of_the_push(
     http: HttpServer, reply: Reply
