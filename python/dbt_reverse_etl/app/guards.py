@@ -10,6 +10,8 @@ from dbt_reverse_etl.config.guards import Guards
 from dbt_reverse_etl.config.validation import LONGEST_SHOWN, closest, described
 from dbt_reverse_etl.delivery.counts import PerOperation
 
+# What dbt puts around the name of a test: kind and package, of a unit test the model, too; a hash behind that of a generic one.
+_HEAD_AND_HASH = re.compile(r"^test\.[^.]*\.|^unit_test\.[^.]*\.[^.]*\.|\.[0-9a-f]{10}$")
 _OVERRIDE = re.compile(r"(.+)@[0-9]{1,18}:\+[0-9]{1,18}~[0-9]{1,18}-[0-9]{1,18}")
 
 
@@ -75,7 +77,7 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
 
 def failed_tests(changelog: str, tests: Collection[str]) -> list[str]:
     """Tests, by unique id, that a changelog has failed and not passed since."""
-    names = [test.split(".")[2] for test in tests]
+    names = [_HEAD_AND_HASH.sub("", test) for test in tests]
     return [f"tests not passed of {changelog}: {', '.join(names)}"] if names else []
 
 

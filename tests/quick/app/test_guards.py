@@ -82,17 +82,19 @@ def test_a_blocked_retry_names_itself_for_a_push_would_leave_out_the_rows_that_w
 
 def test_failed_tests_are_named_as_dbt_names_them() -> None:
     assert failed_tests("people", []) == []
-    assert failed_tests("people", ["test.shop.current_unique_people_id.12ab"]) == [
+    assert failed_tests("people", ["test.shop.current_unique_people_id.12ab34cd56"]) == [
         "tests not passed of people: current_unique_people_id"
     ]
-    [all_of_them] = failed_tests("people", [f"test.shop.t{number}.1" for number in range(9)])
+    unit_tests = ["unit_test.shop.people.valid_email", "unit_test.shop.people.no.mail", "test.shop.my.test"]
+    assert failed_tests("people", unit_tests) == ["tests not passed of people: valid_email, no.mail, my.test"]
+    [all_of_them] = failed_tests("people", [f"test.shop.t{number}.0123456789" for number in range(9)])
     assert all_of_them == f"tests not passed of people: {', '.join(f't{number}' for number in range(9))}"
 
 
 def test_the_next_step_of_a_blocked_push_fits_into_an_alert_whatever_was_found() -> None:
     sync, model, test = (word + "_" * (63 - len(word)) for word in ("crm", "people", "unique"))  # dbt's longest test
     planned = PerOperation(123_456_789, 123_456_789, 123_456_789)
-    found = failed_tests(model, [f"test.shop.{test}.1"] * 9)
+    found = failed_tests(model, [f"test.shop.{test}.0123456789"] * 9)
     guards = Guards.model_validate({"max_deletes": "10%", "max_changes": "10%"})
     with pytest.raises(GuardBlocked) as blocked:
         check_guards(sync, [*violations(guards, planned, 2 * 10**8, first=False), *found], planned, 12345, [])

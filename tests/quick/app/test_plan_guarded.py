@@ -60,7 +60,7 @@ def planned(
 @pytest.mark.guarantee("Guards")
 @pytest.mark.parametrize(
     ("tests", "found"),
-    [((), DELETES), (("test.shop.unique_id.1",), f"{DELETES}; {FAILED}")],
+    [((), DELETES), (("test.shop.unique_id.0123456789",), f"{DELETES}; {FAILED}")],
     ids=["a guard", "a failed test, too"],
 )
 def test_a_plan_says_why_a_push_would_be_blocked_and_with_which_override_it_passes(

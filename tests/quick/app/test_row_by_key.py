@@ -29,7 +29,7 @@ from tests.support.delivery.world import MemoryLedger
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 A = sync("a", "orders")._replace(guards=Guards.model_validate({"max_deletes": 1}))
-FAILING = {"orders": ("test.shop.unique_id.1",)}
+FAILING = {"orders": ("test.shop.unique_id.0123456789",)}
 BLOCKED = Refusal("blocked", "a: found 3 deletes", NOW, id_of(A), 1, "orders")
 OVERRIDE = "a@5:+0~0-2"
 

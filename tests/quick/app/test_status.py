@@ -29,7 +29,7 @@ LEFT = {"k": Undelivered("k", 1, None, 1, False, False, 1, "update", "rejected",
 STOPPED = Counts(PerOperation(9), PerOperation(2), failed=PerOperation(3), skipped=PerOperation(4))
 BLOCKED = {"a": Refusal("blocked", "a: found 3 deletes", NOW, id_of(A), 1)}
 BLOCKED_FIRST = {"a": replace(BLOCKED["a"], fence=0)}
-FAILING = {"orders": ("test.shop.unique_id.1",)}
+FAILING = {"orders": ("test.shop.unique_id.0123456789",)}
 
 
 def later(head: Any) -> Any:
