@@ -26,7 +26,9 @@ def pause_of(status: int, headers: Mapping[str, str], options: HttpOptions, now:
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
     text = headers.get("Retry-After", "").strip()
-    seconds, date = _number(text), _date(text)
+    # Of several, as where a gateway adds its own, the longest.
+    seconds = max((found for one in text.split(",") if (found := _number(one.strip())) is not None), default=None)
+    date = _date(text)
     if seconds is not None or date is None:
         return seconds
     return max(0.0, (date - _sent_at(headers, now)).total_seconds())

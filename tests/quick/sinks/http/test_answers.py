@@ -85,6 +85,7 @@ class TestOutcomes:
             (f"2.{'0' * 400}", 2.0),
             ("1.", None),
             ("1.5.2", None),
+            ("7, 9", 9.0),  # where a gateway adds its own
             ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
             ("", None),
         ],
