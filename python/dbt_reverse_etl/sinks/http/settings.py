@@ -28,6 +28,7 @@ from dbt_reverse_etl.sinks.paths import ProjectFile, in_project
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_UNFIT = re.compile(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)")
 # What the client itself sets, and what would make two readers of one connection disagree.
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "te", "upgrade"})
 
@@ -233,6 +234,15 @@ class CheckSettings(Settings):
 
     path: str
 
+    @field_validator("path")
+    @classmethod
+    def _can_be_sent(cls, path: str) -> str:
+        if _UNFIT.search(f"/{path}"):
+            raise ValueError(
+                "found a character or a /../; expected what a URL can hold, without placeholders; next: percent-encode it"
+            )
+        return path
+
 
 class HttpSettings(Settings):
     """One HTTP destination; hosts come from here only.
@@ -338,7 +348,7 @@ def _checked_url(url: str) -> SplitResult:
             "found ? or # in url; expected a base URL; next: a key of the query goes into "
             "auth: {type: api_key, query: NAME, value: \"{{ env_var('...') }}\"}, the rest into the paths of the sync"
         )
-    if re.search(r"[^\x21-\x7e]|[{}\\]|/\.\.?(/|$)", url):
+    if _UNFIT.search(url):
         raise ValueError("found a character or a /../; expected what a base URL can hold; next: percent-encode it")
     if is_metadata_host(parts.hostname):
         raise ValueError("found an address of cloud metadata; expected a destination; next: change url")

@@ -318,6 +318,28 @@ class TestCheck:
         (request,) = server.received
         assert (request.method, request.path, request.body) == ("GET", "/me", b"")
 
+    @pytest.mark.parametrize(
+        ("reply", "says"),
+        [
+            (Reply(200, b"<html>", {"Content-Type": "text/html"}), "a web page.*Next: correct the credentials or"),
+            (Reply(401), "HTTP 401.*Next: correct the credentials or check.path"),
+            (Reply(429), "HTTP 429.*Next: try again later"),
+            (Reply(503), "HTTP 503.*Next: try again later"),
+        ],
+        ids=str,
+    )
+    def test_check_path_proves_credentials_by_no_web_page_and_doubts_them_in_no_outage(
+        self, reply: Reply, says: str, server: HttpServer
+    ) -> None:
+        server.default = reply
+        with pytest.raises(DestinationError, match=says):
+            HttpSink(settings_of(server.url, check={"path": "me"})).check()
+
+    @pytest.mark.parametrize("path", ["c/{_object}", "me\n", "a b", "../me", "é"])
+    def test_a_check_path_that_would_be_sent_otherwise_is_refused(self, path: str) -> None:
+        with pytest.raises(ValidationError, match="expected what a URL can hold"):
+            settings_of("https://crm.example.com", check={"path": path})
+
     def test_a_ca_file_that_does_not_exist_is_said_before_anything_is_sent(self, server: HttpServer) -> None:
         sink = HttpSink(settings_of(server.url, verify="/nonexistent/ca.pem"))
         for step in (sink.check, lambda: sink.open(task_of())):
