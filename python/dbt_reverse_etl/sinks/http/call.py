@@ -178,6 +178,8 @@ def _headers(templates: tuple[tuple[str, Template], ...], values: Mapping[str, s
             raise _RowError(f"field {empty[0]} is empty and cannot stand in a header")
         text = template.fill({field: values[field] or "" for field in template.fields})
         if not HEADER_VALUE.fullmatch(text):
-            raise _RowError(f"a value that cannot stand in header {name}: printable ASCII only")
+            raise _RowError(
+                f"a value that cannot stand in header {name}: printable ASCII only, without spaces at its ends"
+            )
         headers.append(text)
     return headers
