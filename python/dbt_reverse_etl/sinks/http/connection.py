@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from email.errors import MissingHeaderBodySeparatorDefect
@@ -40,6 +41,26 @@ class TooLarge(Exception):
 def too_large(size: float) -> str:
     """Why an answer was not read to its end."""
     return f"the answer is larger than {size / 2**20:g} MiB: lower batch.rows"
+
+
+def decoded(body: bytes, encoding: str, cap: int) -> tuple[bytes | None, str]:
+    """Undo gzip and deflate, which nobody asked for, without ever holding more than the cap."""
+    name = encoding.strip().lower()
+    if name in ("", "identity") or not body:
+        return body, ""
+    if name not in ("gzip", "x-gzip", "deflate"):
+        return None, "the answer has a content encoding that was not asked for"
+    plain, rest, ends = b"", body, True
+    try:
+        while rest and ends and len(plain) <= cap:  # gzip may have several members
+            inflater = zlib.decompressobj(wbits=47 if name != "deflate" or body[:1] == b"\x78" else -15)
+            plain += inflater.decompress(rest, cap + 1 - len(plain))
+            rest, ends = inflater.unused_data, inflater.eof
+    except zlib.error:
+        return None, "the compressed answer is damaged"
+    if len(plain) > cap:
+        return None, too_large(cap)
+    return (plain, "") if ends else (None, "the compressed answer is damaged")
 
 
 class _Exchange(threading.local):

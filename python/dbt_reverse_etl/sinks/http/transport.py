@@ -8,7 +8,6 @@ import socket
 import ssl
 import time
 import urllib.error
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,7 +28,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.tls import lenient, why_refused
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure, media_type
 from dbt_reverse_etl.sinks.http.auth import Tokens, is_passing, signature
-from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, new_session, too_large
+from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, decoded, new_session
 from dbt_reverse_etl.sinks.http.python_auth import auth_of
 from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, PythonAuth, StandardWebhooks
@@ -290,23 +289,6 @@ def _unreadable(error: Exception) -> tuple[str, bool]:
             return str(cause), False
     late = any(isinstance(cause, ReadTimeoutError) for cause in causes)
     return "the answer did not end in time" if late else "the connection ended before the answer did", True
-
-
-def decoded(body: bytes, encoding: str, cap: int = BODY_CAP) -> tuple[bytes | None, str]:
-    """Undo gzip and deflate, which nobody asked for, without ever holding more than the cap."""
-    name = encoding.strip().lower()
-    if name in ("", "identity") or not body:
-        return body, ""
-    if name not in ("gzip", "x-gzip", "deflate"):
-        return None, "the answer has a content encoding that was not asked for"
-    try:
-        inflater = zlib.decompressobj(wbits=47 if name != "deflate" or body[:1] == b"\x78" else -15)
-        plain = inflater.decompress(body, cap + 1)
-    except zlib.error:
-        return None, "the compressed answer is damaged"
-    if len(plain) > cap:
-        return None, too_large(cap)
-    return (plain, "") if inflater.eof else (None, "the compressed answer is damaged")
 
 
 # Only a connection that never stood proves that nothing was sent. No text of an error: it may quote the URL's key.

@@ -21,9 +21,10 @@ import pytest
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.http.answer import Failure
+from dbt_reverse_etl.sinks.http.connection import decoded, too_large
 from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.sink import HttpSink
-from dbt_reverse_etl.sinks.http.transport import BODY_CAP, Transport, decoded
+from dbt_reverse_etl.sinks.http.transport import BODY_CAP, Transport
 from dbt_reverse_etl.testing import batch_of, outcomes
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
 from tests.support.sinks.http_sending import (
@@ -147,7 +148,7 @@ class TestNetwork:
         bomb = gzip.compress(b"a" * 2**26)
         tracemalloc.start()
         try:
-            body, problem = decoded(bomb, "gzip")
+            body, problem = decoded(bomb, "gzip", BODY_CAP)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -164,6 +165,15 @@ class TestNetwork:
         server.default = Reply(body=coded, headers=headers)
         task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
         assert one(server.url, task)[0] is (UNKNOWN if encoding in ("br", "gzip, gzip") else DELIVERED)
+
+    def test_a_gzip_of_several_members_is_read_whole_and_what_follows_them_damages_it(self) -> None:
+        first, second = gzip.compress(b'{"status":'), gzip.compress(b'"ok"}')
+        assert decoded(first + second, "gzip", BODY_CAP) == (b'{"status":"ok"}', "")
+        assert decoded(first + second, "gzip", 14) == (None, too_large(14))
+        damaged = (None, "the compressed answer is damaged")
+        for body in (first + b"rest", first + second[:-1], first + first[:1]):
+            assert decoded(body, "gzip", BODY_CAP) == damaged
+        assert decoded(zlib.compress(b"{}") + b"rest", "deflate", BODY_CAP) == damaged
 
     @pytest.mark.guarantee("HTTP")
     def test_a_connection_that_was_closed_while_idle_is_opened_again(self, server: HttpServer) -> None:
