@@ -77,6 +77,15 @@ class Basic(Settings):
     user: OneLine
     password: SecretLine
 
+    @field_validator("user")
+    @classmethod
+    def _ends_before_a_colon(cls, user: str) -> str:
+        if ":" in user:
+            raise ValueError(
+                "found a user with a colon; expected none, as the password begins behind it; next: correct user"
+            )
+        return user
+
     def header(self) -> tuple[str, str]:
         pair = f"{self.user}:{self.password.get_secret_value()}".encode()
         return "Authorization", f"Basic {base64.b64encode(pair).decode()}"
@@ -348,6 +357,8 @@ def _checked_url(url: str) -> SplitResult:
             "found ? or # in url; expected a base URL; next: a key of the query goes into "
             "auth: {type: api_key, query: NAME, value: \"{{ env_var('...') }}\"}, the rest into the paths of the sync"
         )
+    if not parts.hostname.isascii():
+        raise ValueError("found a host outside ASCII; expected its ASCII form, as xn--mnchen-3ya.de; next: write that")
     if _UNFIT.search(url):
         raise ValueError("found a character or a /../; expected what a base URL can hold; next: percent-encode it")
     if is_metadata_host(parts.hostname):

@@ -180,6 +180,15 @@ class TestSettings:
             settings_of(url)
         assert CANARY not in "".join(format_exception(caught.value))
 
+    def test_a_host_outside_ascii_is_refused_with_the_form_that_requests_have(self) -> None:
+        with pytest.raises(ValidationError, match="expected its ASCII form"):
+            settings_of("https://crm.münchen.de/api")
+
+    def test_a_user_with_a_colon_would_be_another_one_with_another_password(self) -> None:
+        with pytest.raises(ValidationError, match="found a user with a colon; expected") as caught:
+            settings_of("https://a.example", auth={"type": "basic", "user": f"a:{CANARY}", "password": "b:c"})
+        assert CANARY not in "".join(error["msg"] for error in caught.value.errors())
+
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("value", ["", " "])
     def test_an_empty_ca_file_is_no_way_to_switch_verification_off(self, value: str) -> None:
