@@ -192,6 +192,7 @@ class Engine:
             try:
                 answer: object = self._sink.deliver(batch)
             except LeaseLost:  # of `go_on`
+                self._progress(Number.ANSWERED, 0)
                 raise
             except Exception as error:
                 answer = _broken(wave, len(rows), Outcome.UNKNOWN, f"the sink raised {type(error).__name__}")

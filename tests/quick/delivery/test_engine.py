@@ -13,6 +13,7 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import PerOperation
 from dbt_reverse_etl.delivery.gate import LeaseLost, StopKind
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
+from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.sinks.base import Batch, Limits
 from tests.support.delivery.engine_bench import Bench, OrderedSink, ScriptedSink, delivered, outcomes, refusing, some
 from tests.support.effort import scaled
@@ -216,6 +217,7 @@ def test_requests_of_one_batch_keep_the_budget_the_lease_and_an_interrupt_as_tho
     with pytest.raises(LeaseLost) as lost:
         bench.wave(5)
     assert (lost.value.rows, len(bench.sink.times)) == ([0, 1, 2, 3, 4], 3)
+    assert bench.numbers == [(Number.SENT, 5), (Number.ANSWERED, 0)], "whoever looks on knows that the request is over"
 
     bench = Bench(delivered, limits, kind=ManyRequests)
     bench.interrupted = lambda: bench.clock.monotonic() > 0.6

@@ -12,6 +12,7 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Sink, SinkTask
 from tests.support.delivery.clock import FakeClock
 
@@ -76,6 +77,7 @@ class Bench:
         self.clock = FakeClock()
         self.sink = kind(answer, limits or Limits(rows=10), self.clock)
         self.interrupted: Callable[[], bool] = never
+        self.numbers: list[tuple[Number, float]] = []
         self.engine = Engine(
             self.sink,
             replace(TASK, mode=mode),
@@ -84,6 +86,7 @@ class Bench:
             lease_held,
             random=lambda: 1.0,
             interrupted=self._is_interrupted,
+            progress=lambda number, value: self.numbers.append((number, value)),
         )
 
     def _is_interrupted(self) -> bool:
