@@ -13,14 +13,20 @@
 {% macro _existing_changelog(target) %}
     {%- set existing = load_cached_relation(target) -%}
     {%- if existing is none -%}{{ return(none) }}{%- endif -%}
-    {%- set names = reverse_etl._columns_of(existing) | map(attribute='name') | list if existing.type != 'view' else [] -%}
-    {%- for column in reverse_etl._own_columns() if column.name not in names -%}
+    {%- set missing = reverse_etl._missing_own_column(existing) -%}
+    {%- if missing -%}
         {{ exceptions.raise_compiler_error(
-            target ~ ' is a ' ~ existing.type ~ ' without the column ' ~ column.name ~ ', so it is no changelog; nothing was written. Expected: no relation of this name, or a changelog. '
+            target ~ ' is a ' ~ existing.type ~ ' without the column ' ~ missing ~ ', so it is no changelog; nothing was written. Expected: no relation of this name, or a changelog. '
             ~ "Next: give the model another alias, or take the table over with: dbt run-operation adopt --args '{model: " ~ reverse_etl._named(model) ~ "}'"
         ) }}
-    {%- endfor -%}
+    {%- endif -%}
     {{ return(existing) }}
+{% endmacro %}
+
+{# The first column of a changelog that a relation lacks; none: it is a changelog. #}
+{% macro _missing_own_column(relation) %}
+    {%- set names = reverse_etl._columns_of(relation) | map(attribute='name') | list if relation.type != 'view' else [] -%}
+    {{ return(reverse_etl._own_columns() | map(attribute='name') | reject('in', names) | first | default(none)) }}
 {% endmacro %}
 
 

@@ -10,7 +10,15 @@
     {%- elif sync is not none -%}
         {%- do reverse_etl._request('adopt', sync) -%}
     {%- else -%}
-        {%- set aside = reverse_etl._set_aside(reverse_etl._changelog_node(model), '__adopted_') -%}
+        {%- set node = reverse_etl._changelog_node(model) -%}
+        {%- set existing = adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) -%}
+        {%- if existing is not none and reverse_etl._missing_own_column(existing) is none -%}
+            {{ exceptions.raise_compiler_error(
+                'adopt ' ~ model ~ ": found a changelog; expected a table that is none; nothing was changed. Next: dbt run-operation adopt --args '{sync: NAME}' if a destination equals the model, or reset --args '{model: "
+                ~ model ~ "}' to start the changelog over"
+            ) }}
+        {%- endif -%}
+        {%- set aside = reverse_etl._set_aside(node, '__adopted_') -%}
         {%- do log('adopt ' ~ model ~ ': the table that stood there is now ' ~ aside ~ '. The next dbt run makes the changelog.', info=true) -%}
     {%- endif -%}
 {% endmacro %}

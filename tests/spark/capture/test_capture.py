@@ -373,6 +373,7 @@ def test_a_relation_that_is_no_changelog_is_refused_and_adopt_takes_its_name_ove
     assert [tuple(row) for row in project.rows("select * from {s}.no_changelog")] == [(1,)]
     assert project.dbt("run-operation", "adopt", "--args", "{model: no_changelog}").success
     assert (yield).statuses["no_changelog"] == "success"
+    assert not project.dbt("run-operation", "adopt", "--args", "{model: no_changelog}").success
     kept = [row.tableName for row in project.rows("show tables in {s} like 'no_changelog__adopted_*'")]
     assert len(kept) == 1
 
