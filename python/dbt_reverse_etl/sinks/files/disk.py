@@ -31,9 +31,12 @@ class Directory:
             return wrong
         place = self._root / name
         nearest = next(path for path in (place, *place.parents) if path.exists())
-        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        # An object may be writable in a directory that is not.
+        writes = bool(name) or nearest != place
+        if nearest.is_dir() and os.access(nearest, os.X_OK | (os.W_OK if writes else 0)):
             return None
-        return f"{nearest} not to be a writable directory", "one", "correct path or its permissions"
+        wanted = "writable directory" if writes else "directory to enter"
+        return f"{nearest} not to be a {wanted}", "one", "correct path or its permissions"
 
     def store(self, name: str) -> Store:
         """The files of an object."""

@@ -555,6 +555,19 @@ def test_check_looks_at_the_folder_of_the_object_too(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["people"], "nothing was made"
 
 
+def test_check_wants_to_write_into_the_folder_of_an_object_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "people").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == tmp_path))
+    sink = sink_at(tmp_path)
+    sink.check()
+    assert sink.rights(task_of()) == Rights()
+    for refused in (lambda: sink.rights(task_of(object="orders")), sink_at(tmp_path / "absent").check):
+        with pytest.raises(DestinationError, match=f"{tmp_path} not to be a writable directory"):
+            refused()
+
+
 def test_a_system_without_locks_is_refused_with_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with pytest.raises(DestinationError, match=r"without fcntl.*expected.*Linux or macOS"):
