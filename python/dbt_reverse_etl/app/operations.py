@@ -31,8 +31,9 @@ def carry_out(request: Request, state: State, job: Job, ports: Ports, policy: Po
     refuse_second(job, ports, state, policy)
     started = _begin(request, state, job, ports, policy)
     try:
-        # A destination that lost its record may start anew with this fence.
-        ports.sink.open(replace(job.task, fence=started.fence, first=True))
+        # A destination that lost its record may start over with this fence.
+        task = replace(job.task, fence=started.fence, first=True, adopted=request.operation == "adopt")
+        ports.sink.open(task)
     finally:
         close_quietly(ports.sink)
     _end(started, job, ports, request.operation, f"{request.operation} was asked for")

@@ -104,6 +104,7 @@ class SinkTask:
             where nobody sees them, until `Sink.swap`; only for a sink with `full_loads`.
         owns_object: a full load replaces whatever the object holds, so that nothing of it is anybody else's.
         sends_all: this run is the first of those that send every row: nothing was delivered, or all of it was asked for again.
+        adopted: of `adopt` alone: the object holds every row, whoever wrote it.
         wrote: of `Sink.missing` alone: the run of `fence` has written, so that no record of it is older.
         known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` alone: `names`, for `fields`
             names them, and each stands there as a text; `key`: nothing but the key fields, as texts, for `fields` names none.
@@ -123,6 +124,7 @@ class SinkTask:
     full_load: bool = False
     owns_object: bool = False
     sends_all: bool = False
+    adopted: bool = False
     wrote: bool = False
     known: Literal["key", "names", "types"] = "types"
 

@@ -39,8 +39,8 @@ def read_rows(store: Store, manifest: Manifest, task: SinkTask) -> Iterator[pa.T
     """
     if manifest.whole_from is None:
         found, expected = (
-            "parts older than keep_days that are listed no more",
-            "every part since a full load, or the first",
+            "rows that are in no listed part, after keep_days or adopt",
+            "every row since a full load, or the first",
         )
         raise UnreadableError(
             found, expected, "dbt run-operation resync for this sync, and push until no row is left out"

@@ -90,7 +90,11 @@ class FilesRun:
 
 def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
     if before is None:
-        before = Manifest(sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence)
+        # What was adopted is in no part.
+        whole_from = None if task.adopted else 0
+        before = Manifest(
+            sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence, whole_from=whole_from
+        )
     if before.sync_id != task.sync_id:
         raise OtherSyncError("an object that belongs to another sync")
     if before.fence > task.fence:

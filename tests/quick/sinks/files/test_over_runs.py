@@ -117,11 +117,24 @@ def test_after_parts_have_left_by_age_a_resync_or_forget_makes_the_object_whole_
     operation: str, export: Export
 ) -> None:
     export.lose_old_parts()
-    with pytest.raises(DestinationError, match="older than keep_days"):
+    with pytest.raises(DestinationError, match="in no listed part"):
         export.rows()
     export.desk.ask(operation)
     assert export.desk.push().counts.delivered.total == 2
     assert export.rows() == {"k0": 1, "k1": 3}
+
+
+def test_after_adopt_where_no_manifest_is_the_parts_are_not_called_whole_until_a_resync(export: Export) -> None:
+    export.desk.changelog.capture({"k0": 1})
+    export.desk.ask("adopt")
+    assert export.manifest["whole_from"] is None
+    assert export.desk.push({"k0": 1, "k1": 2}).counts.delivered.total == 1
+    with pytest.raises(DestinationError, match="in no listed part, after keep_days or adopt"):
+        export.rows()
+    export.desk.ask("resync")
+    export.desk.push()
+    assert export.manifest["whole_from"] == export.manifest["fence"]
+    assert export.rows() == {"k0": 1, "k1": 2}
 
 
 def test_a_resync_that_is_cut_off_makes_the_object_whole_when_a_later_run_has_sent_the_rest(export: Export) -> None:
