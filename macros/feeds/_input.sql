@@ -21,10 +21,10 @@
             'only such a changelog remembers what was read; make this model one, and read it from others'
         ) -%}
     {%- endif -%}
-    {%- if flags.WHICH not in ('run', 'build', 'retry') or reverse_etl._is_partial() -%}{{ return({'reading': false, 'since': {}, 'head': 0}) }}{%- endif -%}
+    {%- if flags.WHICH not in ('run', 'build', 'retry') -%}{{ return({'reading': false, 'since': {}, 'head': 0}) }}{%- endif -%}
     {%- set target = reverse_etl._existing_changelog(this.incorporate(type='table')) -%}
     {%- set head = reverse_etl._head(target) if target is not none else none -%}
-    {{ return({'reading': not head.frozen, 'since': head.positions if head is not none else {}, 'head': head.snapshot_id if head is not none else 0}) }}
+    {{ return({'reading': not head.frozen and not reverse_etl._is_partial(), 'since': head.positions if head is not none else {}, 'head': head.snapshot_id if head is not none else 0}) }}
 {% endmacro %}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -84,6 +85,49 @@ def test_columns_of_newer_files_are_read_too_unless_the_options_say_otherwise(
 ) -> None:
     create = statements(FOLDERS[:3], **arguments)[1]
     assert re.findall(r"`mergeSchema` '(\w+)'", create, re.IGNORECASE) == merged
+
+
+class Orders(str):
+    """The changelog that the model makes."""
+
+    identifier, type, database = "orders", "table", None
+
+    def incorporate(self, **_: Any) -> Orders:
+        return self
+
+
+def project(*, empty: bool = False) -> Macros:
+    """A run of a changelog whose newest snapshot is the fifth, which has read files before."""
+    feed = {"materialized": "changelog", "meta": {"reverse_etl": {"capture": {"strategy": "feed"}}}}
+    macros = Macros(
+        lambda sql: [{"rows": 0, "files": 0}] if sql.startswith("select count") else [],
+        model=SimpleNamespace(name="orders", unique_id="model.shop.orders", resource_type="model", compiled_code=""),
+        config=feed,
+        flags=SimpleNamespace(WHICH="run", EMPTY=empty),
+        invocation_args_dict={},
+        invocation_id="1",
+        this=Orders("orders"),
+        local_md5=lambda text: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(),
+    )
+    macros._macros["_existing_changelog"] = lambda _: Orders("orders")
+    macros._macros["_head"] = lambda _: HEAD
+    return macros
+
+
+HEAD = SimpleNamespace(snapshot_id=5, frozen=False, positions={"files//in": "1700000000000000"})
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("empty", [False, True])
+def test_new_files_are_read_after_the_newest_snapshot_and_with_empty_none_is_and_nothing_is_refused(
+    *, empty: bool
+) -> None:
+    macros = project(empty=empty)
+    macros._context["model"].compiled_code = macros.new_files("/in", schema="id bigint")
+    macros._check_read_after(HEAD)
+    (read,) = [sql for sql in macros.run if sql.startswith("create table if not exists")]
+    newer = "_file_modified >= timestamp_micros(1700000000000000) - interval '1 hour'"
+    assert read.endswith(" where false" if empty else f" where {newer}")
 
 
 TYPES = ["bigint", "decimal(10,2)", "date", "timestamp", "timestamp_millis", "timestamp_micros", "double", "boolean"]
