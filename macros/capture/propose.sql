@@ -375,7 +375,7 @@
     {{ return(type) }}
 {% endmacro %}
 
-{# An overlap is used from the second capture on, so the first one looks at it. #}
+{# An overlap, here or of new_files, is used from the second capture on, so the first one looks at it. #}
 {% macro _check_overlap(overlap, name, type, where) %}
     {%- set is_time = type in ('timestamp', 'timestamp_ntz', 'date') -%}
     {%- set part = '([0-9]+ +(year|month|week|day|hour|minute|millisecond|microsecond)s?|[0-9]+([.][0-9]+)? +seconds?)' -%}

@@ -8,13 +8,14 @@
 #}
 {% macro new_files(path, format='csv', schema=none, options={}, overlap='1 hour') -%}
     {%- if not execute -%}{{ return('(select 1)') }}{%- endif -%}
+    {%- do reverse_etl._check_overlap(overlap, '_file_modified', 'timestamp', 'new_files ' ~ path) -%}
     {%- set source = reverse_etl._feed_source('new_files') -%}
     {%- if flags.WHICH not in ('run', 'build', 'retry') -%}{{ return('(select * from ' ~ format ~ '.' ~ reverse_etl._quote(path) ~ ')') }}{%- endif -%}
     {%- set place = reverse_etl._landing_place(path, options) -%}
     {%- set since = source.since.get('files/' ~ place) -%}
     {%- set newer -%}
         {%- if not source.reading -%} false {%- elif since is none -%} true
-        {%- else -%} _file_modified >= timestamp_micros({{ since | int }}) - interval {{ reverse_etl._string(overlap) }} {%- endif -%}
+        {%- else -%} _file_modified >= timestamp_micros({{ since | int }}){% if overlap %} - interval {{ reverse_etl._string(overlap) }}{% endif %} {%- endif -%}
     {%- endset -%}
     {%- set checked = format | lower in ('csv', 'json') and reverse_etl._is_mode_ours(path, options) -%}
     {%- set landing, views = reverse_etl._feed_relation('landing', [path, format, schema, options]), [] -%}

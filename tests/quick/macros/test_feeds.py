@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dbt.macros import Macros
+from tests.support.dbt.macros import CompilationError, Macros
 
 FOLDERS = [
     {"col_name": "id", "data_type": "bigint"},
@@ -128,6 +128,15 @@ def test_new_files_are_read_after_the_newest_snapshot_and_with_empty_none_is_and
     (read,) = [sql for sql in macros.run if sql.startswith("create table if not exists")]
     newer = "_file_modified >= timestamp_micros(1700000000000000) - interval '1 hour'"
     assert read.endswith(" where false" if empty else f" where {newer}")
+
+
+def test_the_first_capture_refuses_an_overlap_that_a_later_one_could_not_use() -> None:
+    for overlap in ("1 hou", 3600):
+        with pytest.raises(CompilationError, match=rf"new_files /in: found overlap '{overlap}' .*such as '1 hour'"):
+            project().new_files("/in", overlap=overlap)
+    macros = project()
+    macros.new_files("/in", schema="id bigint", overlap=None)
+    assert any(sql.endswith("_file_modified >= timestamp_micros(1700000000000000)") for sql in macros.run)
 
 
 TYPES = ["bigint", "decimal(10,2)", "date", "timestamp", "timestamp_millis", "timestamp_micros", "double", "boolean"]
