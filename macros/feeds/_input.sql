@@ -87,6 +87,12 @@
 {%- endmacro %}
 
 
+{# Whether an option is a secret by its name, which in Azure's case has the host of an account after it. #}
+{% macro _is_secret(name) %}
+    {{ return(modules.re.search('(?i)(password|passphrase|secret|token|credentials|[.]key)([.][\\w-]+[.](dfs|blob)[.].*)?$', name) is not none) }}
+{% endmacro %}
+
+
 {# Options of a data source, as SQL. #}
 {% macro _source_options(options) -%}
     options ({% for name, value in options.items() %}{{ reverse_etl._quote(name) }} {{ reverse_etl._string(value) }}{{ ', ' if not loop.last }}{% endfor %})

@@ -126,7 +126,7 @@
             {%- do reverse_etl._view_refuse(where, name, 'options of the connection and of how the source reads', 'remove it: what is read follows from the positions in the changelog') -%}
         {%- elif modules.re.search('\\$\\{(env|system|spark|sparkconf|hivevar|hiveconf):', value | string) -%}
             {%- do reverse_etl._view_refuse(where, name ~ ' with a reference that Kafka\'s client does not know', '${environment:NAME}, ${file:/path:name} or ${directory:/path:file}', 'write it so') -%}
-        {%- elif modules.re.search('(?i)(password|passphrase|secret|token|credentials|[.]key)$', name) and not (value | string).startswith('${')
+        {%- elif reverse_etl._is_secret(name) and not (value | string).startswith('${')
             or name.endswith('jaas.config') and modules.re.search('(?i)(password|secret|token)\\w*\\s*=\\s*(?!["\']?\\$\\{)', value | string) -%}
             {%- do reverse_etl._view_refuse(where, name ~ ' with a secret in plain text, which would end in logs and plans', '${environment:NAME}, ${file:/path:name} or ${directory:/path:file}', 'put the secret there, and the reference here') -%}
         {%- endif -%}

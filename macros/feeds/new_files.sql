@@ -8,6 +8,11 @@
 #}
 {% macro new_files(path, format='csv', schema=none, options={}, overlap='1 hour') -%}
     {%- if not execute -%}{{ return('(select 1)') }}{%- endif -%}
+    {%- for name in options if reverse_etl._is_secret(name) -%}
+        {%- do reverse_etl._view_refuse(
+            'new_files ' ~ path ~ ': options', name ~ ' with a secret, which would end in logs and in the catalog', 'options without one', 'set it where Spark starts, such as spark.hadoop.' ~ name ~ ', and remove it here'
+        ) -%}
+    {%- endfor -%}
     {%- do reverse_etl._check_overlap(overlap, '_file_modified', 'timestamp', 'new_files ' ~ path) -%}
     {%- set source = reverse_etl._feed_source('new_files') -%}
     {%- if flags.WHICH not in ('run', 'build', 'retry') -%}{{ return('(select * from ' ~ format ~ '.' ~ reverse_etl._quote(path) ~ ')') }}{%- endif -%}

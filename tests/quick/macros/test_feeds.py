@@ -139,6 +139,19 @@ def test_the_first_capture_refuses_an_overlap_that_a_later_one_could_not_use() -
     assert any(sql.endswith("_file_modified >= timestamp_micros(1700000000000000)") for sql in macros.run)
 
 
+@pytest.mark.guarantee("Secrets and row values")
+@pytest.mark.parametrize("name", ["fs.s3a.secret.key", "fs.azure.account.key.shop.dfs.core.windows.net", "Password"])
+def test_a_secret_is_no_option_of_files(name: str) -> None:
+    macros = project()
+    words = rf"new_files /in: options: found {name} with a secret.* Next: .*spark\.hadoop\.{name}"
+    with pytest.raises(CompilationError, match=words) as refused:
+        macros.new_files("/in", options={name: "canary"})
+    assert "canary" not in str(refused.value)
+    assert macros.run == []
+    provider = {"fs.s3a.aws.credentials.provider": "a.Provider"}
+    assert macros.new_files("/in", schema="id bigint", options=provider)
+
+
 TYPES = ["bigint", "decimal(10,2)", "date", "timestamp", "timestamp_millis", "timestamp_micros", "double", "boolean"]
 
 
