@@ -26,6 +26,7 @@ from dbt_reverse_etl.config.guards import Guards, Limit, Threshold
 from dbt_reverse_etl.sinks.base import Mode, Settings
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Name = Annotated[str, StringConstraints(min_length=1)]  # of a column or a field: `name ` is another one than `name`
 Command = Literal["run", "build"]
 
 
@@ -83,7 +84,7 @@ class SyncSettings(Settings):
     destination: Text
     object: Text
     mode: Mode = Mode.UPSERT
-    fields: Annotated[dict[Text, Text] | None, BeforeValidator(_mapping)] = None
+    fields: Annotated[dict[Name, Name] | None, BeforeValidator(_mapping)] = None
     where: Condition | None = None
     guards: Guards = Guards()
     push_on: frozenset[Command] = frozenset({"run", "build"})

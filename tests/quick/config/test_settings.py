@@ -81,6 +81,13 @@ def test_a_field_in_whose_name_spark_replaces_a_variable_is_refused(name: str) -
         SyncSettings(destination="crm", object="people", fields={"id": name})
 
 
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize("fields", [["id", "name ", "name"], {"id": "id", "name ": "b", "name": "a"}, {"name ": " b "}])
+def test_a_blank_at_the_end_of_a_name_makes_it_another_column_or_field(fields: list[str] | dict[str, str]) -> None:
+    expected = fields if isinstance(fields, dict) else {name: name for name in fields}
+    assert SyncSettings(destination="crm", object="people", fields=fields).fields == expected  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("name", ["$c", "price (${usd)", "${a b}", "{a}"])
 def test_a_field_in_whose_name_spark_finds_no_variable_is_taken(name: str) -> None:
     assert SyncSettings(destination="crm", object="people", fields={"id": name}).fields == {"id": name}
