@@ -57,6 +57,11 @@
     {%- if is_many and given.get('aggregates') is not mapping -%}
         {%- do problems.append(place ~ "aggregates: not found; expected it with cardinality many; add {name: 'count(*)'}") -%}
     {%- endif -%}
+    {%- for option in ['key', 'join_on'] -%}
+        {%- for name in reverse_etl._wide_list(given.get(option)) if name is not string -%}
+            {%- do problems.append(place ~ option ~ ": found '" ~ name ~ "', which is no text; expected names of columns; put it in quotes: YAML reads no, on and 2024 as other values") -%}
+        {%- endfor -%}
+    {%- endfor -%}
     {%- set key = reverse_etl._wide_names(given.get('key')) -%}
     {%- if not key and not is_many -%}{%- do problems.append(place ~ 'key: not found; expected the column or columns that identify a row; add it') -%}{%- endif -%}
     {{ return({

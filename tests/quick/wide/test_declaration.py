@@ -127,6 +127,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         {"name": "g", "table": "g", "cardinality": "many", "join_on": {"id": "of"}, "columns": ["x"]},
         {"name": "D", "table": "d"},
         {"name": "i", "table": "i", "key": "id", "join_on": {"id": "id"}, "reverse_index": "by_id"},
+        {"name": "j", "table": "j", "cardinality": "many", "join_on": ["id", False], "aggregates": {"m": "count(*)"}},
+        {"name": "k", "table": "k", "key": ["id", 2024], "join_on": "id"},
         "nothing",
         more=1,
     )["problems"]
@@ -151,7 +153,9 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         "wide_table.nodes.g.aggregates: not found",
         "wide_table.nodes: found D twice",
         "wide_table.nodes.i.reverse_index: found a join by the key of the root (id)",
-        "number 11 is no node with a name",
+        "wide_table.nodes.j.join_on: found 'False', which is no text; expected names of columns; put it in quotes",
+        "wide_table.nodes.k.key: found '2024', which is no text",
+        "number 13 is no node with a name",
         "found the column name 2 times, from customers, d",
     ]:
         assert words in said, words
