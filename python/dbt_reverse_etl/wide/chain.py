@@ -97,9 +97,12 @@ def _problems_of_tree(model: str, plan: Plan) -> Iterator[Problem]:
         if len({pair["child"] for pair in node["pairs"]}) < len(node["pairs"]):
             expected, next_step = "each column of the node once", "join that in a model that it reads"
             yield Problem(f"{where}.join_on", "a column twice", expected, next_step)
-        if re.search(r"{[{%#]", " ".join([node["where"] or "", *map(str, node["aggregates"].values())])):
-            found, expected = "SQL that dbt would read as Jinja", "SQL without {{, {% and {#"
-            yield Problem(where, found, expected, "put it into a model that it reads")
+        pairs = [text for pair in (*node["pairs"], *node["output"]) for text in pair.values()]
+        sql = [node["where"] or "", *map(str, node["aggregates"].values())]
+        for kind, texts, do in (("SQL", sql, "put it into"), ("a name", [*node["key"], *pairs], "rename it in")):
+            if re.search(r"{[{%#]", " ".join(texts)):
+                found, expected = f"{kind} that dbt would read as Jinja", f"{kind} without {{{{, {{% and {{#"
+                yield Problem(where, found, expected, f"{do} a model that it reads")
 
 
 def _problems_of_wish(model: str, plan: Plan, wanted: Wanted) -> Iterator[Problem]:

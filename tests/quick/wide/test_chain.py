@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.base.sql import value_of
 from dbt_reverse_etl.wide.chain import Wanted
 from tests.support.effort import scaled
@@ -51,6 +53,28 @@ def test_a_comment_at_the_end_of_a_partition_ends_with_its_line() -> None:
     wanted = Wanted(partition_by="day=date(at) -- of the order")
     wide = generated({"root": "customers", "nodes": [CUSTOMERS]}, wanted)[-1]
     assert "date(at) -- of the order\n as `day`\nfrom" in wide.sql
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        (REGION | {"where": "name <> '{{ x }}'"}, "SQL"),
+        (ORDERS | {"aggregates": {"n": "max('{#')"}}, "SQL"),
+        (ORDERS | {"aggregates": {"x{{ 1 }}": "count(*)"}}, "a name"),
+        (REGION | {"columns": ["cost {#}"]}, "a name"),
+        (REGION | {"columns": {"cost": "{% x"}}, "a name"),
+        (REGION | {"key": "id{{", "join_on": {"region_id": "id{{"}}, "a name"),
+        (REGION | {"join_on": {"region_id{{": "id"}}, "a name"),
+    ],
+)
+def test_what_dbt_would_read_as_jinja_is_in_no_generated_model(node: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        generated({"root": "customers", "nodes": [CUSTOMERS, node]})
+    (problem,) = error.value.problems
+    assert (problem.found, problem.expected) == (
+        f"{kind} that dbt would read as Jinja",
+        f"{kind} without {{{{, {{% and {{#",
+    )
 
 
 @pytest.mark.guarantee("Capture")
