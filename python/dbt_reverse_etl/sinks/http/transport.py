@@ -35,6 +35,9 @@ from dbt_reverse_etl.sinks.http.settings import ApiKey, HttpSettings, OAuth2, Py
 
 BODY_CAP = 16 * 2**20  # some APIs answer a batch with all its rows, and more
 _OF_ACCEPTED = frozenset({404, 409, 422})  # beside 2xx: what is said of a row, once the token was looked at
+# A server that ends its connections without a word would else meet the next request, too; of so many it may meet one.
+_ALONE = 100
+_NO_ANSWER = Failure(Outcome.UNKNOWN, "the connection ended without an answer")
 _MOST_REFUSED = 3  # new tokens in a row: several senders that begin together replace each other's
 
 
@@ -58,6 +61,7 @@ class Client:
         self._timeout, self._seconds = (connect, read), connect + read
         self._tls, self._body_cap, self._auth = tls, body_cap, auth
         self._idle = deque([self._new_session()])  # here, because an auth class may refuse its arguments
+        self._alone = 0  # so many requests to come have a connection each
 
     def close(self) -> None:
         """Close every connection."""
@@ -79,11 +83,18 @@ class Client:
                 session = self._new_session()
             except Exception as error:  # of the auth class
                 return _unauthenticated(error)
+        if self._alone and session.auth is None:  # an auth class may need several requests on one connection
+            self._alone -= 1
+            session.close()
+            headers = {**headers, "Connection": "close"}
         try:
             with self.bounded():
-                return self._exchanged(session, _prepared(method, url, headers, body), wants_body)
+                answer = self._exchanged(session, _prepared(method, url, headers, body), wants_body)
         finally:
             self._idle.append(session)
+        if answer is _NO_ANSWER:
+            self._alone = _ALONE
+        return answer
 
     def _new_session(self) -> requests.Session:
         session = new_session(self._timeout, self._tls)
@@ -298,7 +309,7 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ConnectTimeoutError, Failure(Outcome.RETRYABLE, "no connection in time")),
     (ReadTimeoutError, Failure(Outcome.UNKNOWN, "no answer in time")),
     (MetadataHost, Failure(Outcome.FATAL, "the host name leads to an address of cloud metadata")),
-    (RemoteDisconnected, Failure(Outcome.UNKNOWN, "the connection ended without an answer")),
+    (RemoteDisconnected, _NO_ANSWER),
     (HTTPException, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
     (InvalidHeader, Failure(Outcome.UNKNOWN, "an answer that is no HTTP")),
     (ValueError, Failure(Outcome.FATAL, "a request that the client refuses to send")),
@@ -317,7 +328,7 @@ def _failure(error: Exception) -> Failure:
     for kind, failure in _FAILURES:
         if any(isinstance(cause, kind) for cause in causes):
             return failure
-    return Failure(Outcome.UNKNOWN, "the connection ended without an answer")
+    return _NO_ANSWER
 
 
 def _tls_refusal(causes: Sequence[BaseException]) -> Failure | None:

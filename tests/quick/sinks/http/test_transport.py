@@ -184,6 +184,23 @@ class TestNetwork:
         assert [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)] == [(), ()]
         sink.close()
 
+    @pytest.mark.guarantee("HTTP")
+    def test_after_a_connection_that_ended_without_an_answer_a_hundred_requests_have_one_each(
+        self, server: HttpServer
+    ) -> None:
+        server.script(Reply(), Reply(reset="after"))
+        task = task_of()
+        sink = HttpSink(settings_of(server.url))
+        sink.open(task)
+        for number in range(104):
+            sink.deliver(batch_of(task, inserts(number)))
+        sink.close()
+        first, lost, *alone, last, after = [(one.client, one.headers.get("connection")) for one in server.received]
+        assert first == lost
+        assert {said for _, said in alone} == {"close"}
+        assert len({*alone, last, first}) == 102, "each on its own"
+        assert last == after == (last[0], None)
+
 
 class TestSafety:
     @pytest.mark.guarantee("HTTP")
