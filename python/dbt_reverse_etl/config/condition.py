@@ -34,6 +34,7 @@ _SPECIAL_DATE = re.compile(
     r"""r?(['"])\s*(now|today|tomorrow|yesterday)(\s*Z|\s+[A-Z]{1,4}|\s*[A-Z]\w*/\w+|\s*(UTC|GMT|UT)?[+-][\d:]+)?\s*\1""",
     re.IGNORECASE,
 )
+_OF_TIME = re.compile("date|time|cast|::", re.IGNORECASE)
 OF_SESSION = (
     r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))"
 )
@@ -59,14 +60,19 @@ def _misplaced(text: str) -> str:
 
 
 def _not_of_a_row(text: str) -> str:
-    if any(_SPECIAL_DATE.fullmatch(token["quoted"] or "") for token in _TOKEN.finditer(text)):
-        return "an expression that depends on the time or on the session"
     bare = without_texts(text)
+    if says_day(text) and _OF_TIME.search(bare):
+        return "an expression that depends on the time or on the session"
     if _SUB_QUERY.search(bare):
         return "a sub-query"
     if _BY_ITSELF.search(bare):
         return "an expression that changes by itself"
     return "an expression that depends on the time or on the session" if calls_session(bare) else ""
+
+
+def says_day(text: str) -> bool:
+    """Whether the condition has a text that is the time where it becomes a date; beside a text it is only a word."""
+    return any(_SPECIAL_DATE.fullmatch(token["quoted"] or "") for token in _TOKEN.finditer(text))
 
 
 def without_texts(text: str) -> str:

@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import quoted, value_of
-from dbt_reverse_etl.config.condition import OF_SESSION, calls_session, without_texts
+from dbt_reverse_etl.config.condition import OF_SESSION, calls_session, says_day, without_texts
 from dbt_reverse_etl.config.settings import OWN_FIELDS, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.values.spark_types import arrow_type
-from dbt_reverse_etl.warehouse.zone import depends, zone_of
+from dbt_reverse_etl.warehouse.zone import depends, reads_time, zone_of
 
 # A join takes a condition only where it is boolean and deterministic, and over rows alone: neither aggregates nor windows.
 _REFUSED = {
@@ -224,13 +224,14 @@ def _analyzed(spark: SparkSession, where: str, types: tuple[tuple[str, str], ...
     return plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
 
 
-def _changes_by_itself(where: str, analyzed: str, columns: Iterable[str]) -> str:
+def _changes_by_itself(where: str, analyzed: str, types: Mapping[str, str]) -> str:
     """What of the filter depends on more than the row; an empty text: nothing."""
     if _SUB_QUERY.search(analyzed):
         return "a sub-query"
+    reads_day = says_day(where) and reads_time(analyzed, types)
     # A column may have the name `User(ID)`.
-    for name in columns:
+    for name in types:
         analyzed = analyzed.replace(f"{name}#", "#").replace(f"{name}: ", ": ")
     # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.
     is_called = calls_session(without_texts(where)) or _OF_SESSION.search(analyzed)
-    return "an expression that depends on the time or on the session" if is_called else ""
+    return "an expression that depends on the time or on the session" if reads_day or is_called else ""

@@ -51,7 +51,7 @@ def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
         types: Spark type by column.
     """
     analyzed = _WITH_OFFSET.sub("", analyzed)
-    condition = "\n".join(operator for operator in _OPERATORS.split(analyzed) if "Join " in operator)
+    condition = _condition(analyzed)
     if "as timestamp)" in condition or ", Some(" in condition:
         return True
     if _without_offset(_LITERAL, where):
@@ -64,6 +64,17 @@ def depends(where: str, analyzed: str, types: Mapping[str, str]) -> bool:
     calculates = _INTERVAL.search(f"{where}\n{condition}") or _subtracts(condition, instants)
     has_instant = _names_one(condition, instants) or bool(_MADE.search(condition))
     return has_instant and bool(reads or calculates)
+
+
+def reads_time(analyzed: str, types: Mapping[str, str]) -> bool:
+    """Whether a text in a condition may become a date or a time; the arguments are those of `depends`."""
+    shown = analyzed.replace("cast(null as ", "")  # the columns themselves
+    of_time = [name for name, kind in types.items() if "date" in kind or "timestamp" in kind]
+    return any(word in shown for word in (*_READS, "as timestamp)")) or _names_one(_condition(analyzed), of_time)
+
+
+def _condition(analyzed: str) -> str:
+    return "\n".join(operator for operator in _OPERATORS.split(analyzed) if "Join " in operator)
 
 
 def _subtracts(condition: str, instants: Iterable[str]) -> bool:

@@ -20,6 +20,7 @@ _COLUMNS = {
     "at": "timestamp",
     "parts": "array<struct<n:int>>",
     "by`name": "map<string,int>",
+    "days_by_name": "map<string,date>",
     "User (ID)": "int",
     "now(utc)": "timestamp",
 }
@@ -34,6 +35,7 @@ _GOOD = (
     "at > timestamp'2024-01-01' and day > date'2024-01-01'",
     "hash(id, name) % 10 = 3",
     "name = 'now (urgent)' or `User (ID)` is not null and `now(utc)` is null",
+    "name = 'now' or `User (ID)` = 1 and upper(name) in ('today', 'tomorrow')",
     "true",
 )
 _BY_ITSELF = (
@@ -51,6 +53,14 @@ _OF_SESSION = (
     "date_diff(NOW(), day) < 30",
     "at < localtimestamp()",
     "unix_timestamp() > 1",
+    "day = 'today'",
+    "'now' > at",
+    "day between 'today' and 'tomorrow'",
+    "nvl(day, 'today') is null",
+    "year('today') = 2024 or name = 'a'",
+    "extract(year from 'today') = 2024",
+    "unix_seconds('now') > 1",
+    "days_by_name['a'] = 'yesterday'",
     "name = current_user",
     "name = user()",
     "name = session_user()",
