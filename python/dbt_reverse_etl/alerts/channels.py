@@ -29,9 +29,8 @@ from dbt_reverse_etl.config.rendering import render_lazily
 from dbt_reverse_etl.config.validation import Place, described, mapping_of, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
-from dbt_reverse_etl.sinks.http.answer import Answer, Failure, is_web_page, loaded
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, loaded, shows_page
 from dbt_reverse_etl.sinks.http.json_path import find
-from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.settings import SecretHeader
 from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile
@@ -43,7 +42,7 @@ _TLS_PORT = 465  # where a mail server speaks TLS from the first byte, and waits
 # https://api.slack.com/changelog/2018-04-truncating-really-long-messages
 _LONGEST = 38_000
 # Without what a header reads as more than one address, as a comment or as a group.
-_ADDRESS = re.compile(r'[^\s@<>,;:()\[\]\\"]+@[^\s@<>,;:()\[\]\\"]+')
+_ADDRESS = re.compile(r'[^\s@<>,;:()\[\]\\"]+@(?:[^\s@<>,;:()\[\]\\"]+|\[[0-9A-Za-z.:]+\])')
 _Login = TypeVar("_Login", str, SecretStr)
 
 
@@ -53,7 +52,7 @@ def _safe_url(url: SecretStr) -> SecretStr:
     if not re.fullmatch(r"[\x21-\x7e]*", text):
         raise ValueError(
             "found a character that no URL has; expected printable ASCII without blanks; "
-            "next: look for a blank or a line break in url, or at the end of its variable"
+            "next: look for a blank or a line break in url, or at the end of its variable; percent-encode other letters"
         )
     try:
         parts = urlsplit(text)
@@ -313,7 +312,6 @@ def _refusal(answer: Answer | Failure) -> str:
         return answer.reason
     if not 200 <= answer.status < 300:
         return f"the answer {answer.status}"
-    # Slack says `ok` in an answer of the type text/html.
-    if is_web_page(answer, HttpOptions.model_validate({})) and (answer.body or b"").lstrip().startswith(b"<"):
+    if shows_page(answer):
         return "a web page (a login or a proxy?)"
     return "an answer with ok: false" if find(loaded(answer), "ok") is False else ""

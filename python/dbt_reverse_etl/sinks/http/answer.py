@@ -189,6 +189,12 @@ def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     return answer.content_type in _HTML and not (expected or is_empty)
 
 
+def shows_page(answer: Answer) -> bool:
+    """Whether an answer that nothing is asked of but to be good is a web page: a text such as `ok` often has the type of one."""
+    is_html = is_web_page(answer, HttpOptions.model_validate({}))
+    return is_html and (answer.body or b"").removeprefix(BOM_UTF8).lstrip().startswith(b"<")
+
+
 def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) -> Delivery:
     status = f"HTTP {answer.status}"
     needs_json = options.success.body is not None or sent.results is not None

@@ -27,6 +27,7 @@ from urllib3.response import BaseHTTPResponse
 
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 
+_GZIP, _MEMBERS = b"\x1f\x8b", 100  # how a member begins; so many are read
 _NO_BODY = frozenset({204, 304})  # http.client reads none after these
 
 
@@ -50,9 +51,11 @@ def decoded(body: bytes, encoding: str, cap: int) -> tuple[bytes | None, str]:
         return body, ""
     if name not in ("gzip", "x-gzip", "deflate"):
         return None, "the answer has a content encoding that was not asked for"
-    plain, rest, ends = b"", body, True
+    plain, rest, ends, members = b"", body, True, 0
     try:
-        while rest and ends and len(plain) <= cap:  # gzip may have several members
+        # What follows the end, such as padding, says nothing; of members each copies the rest.
+        while (not members or rest.startswith(_GZIP)) and ends and len(plain) <= cap and members < _MEMBERS:
+            members += 1
             inflater = zlib.decompressobj(wbits=47 if name != "deflate" or body[:1] == b"\x78" else -15)
             plain += inflater.decompress(rest, cap + 1 - len(plain))
             rest, ends = inflater.unused_data, inflater.eof
@@ -60,7 +63,9 @@ def decoded(body: bytes, encoding: str, cap: int) -> tuple[bytes | None, str]:
         return None, "the compressed answer is damaged"
     if len(plain) > cap:
         return None, too_large(cap)
-    return (plain, "") if ends else (None, "the compressed answer is damaged")
+    if not ends or rest.startswith(_GZIP):
+        return None, "the compressed answer is damaged"
+    return plain, ""
 
 
 class _Exchange(threading.local):

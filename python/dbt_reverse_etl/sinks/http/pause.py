@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 
 _LIMITS = frozenset({403, 429})
+_BETWEEN = re.compile(r",\s*(?=[0-9.]+\s*(?:,|$)|[A-Za-z]+,)")
 
 
 def pause_of(status: int, headers: Mapping[str, str], options: HttpOptions, now: datetime) -> float | None:
@@ -25,10 +26,13 @@ def pause_of(status: int, headers: Mapping[str, str], options: HttpOptions, now:
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
-    text = headers.get("Retry-After", "").strip()
-    # Of several, as where a gateway adds its own, the longest.
-    seconds = max((found for one in text.split(",") if (found := _number(one.strip())) is not None), default=None)
-    date = _date(text)
+    # Of several, as where a gateway adds its own, the longest. A date has a comma behind the day of the week.
+    several = _BETWEEN.split(headers.get("Retry-After", "").strip())
+    return max((found for one in several if (found := _pause(one, headers, now)) is not None), default=None)
+
+
+def _pause(text: str, headers: Mapping[str, str], now: datetime) -> float | None:
+    seconds, date = _number(text), _date(text)
     if seconds is not None or date is None:
         return seconds
     return max(0.0, (date - _sent_at(headers, now)).total_seconds())

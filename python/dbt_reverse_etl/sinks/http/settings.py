@@ -246,7 +246,7 @@ class CheckSettings(Settings):
     @field_validator("path")
     @classmethod
     def _can_be_sent(cls, path: str) -> str:
-        if _UNFIT.search(f"/{path}"):
+        if "#" in path or _UNFIT.search(f"/{path}"):
             raise ValueError(
                 "found a character or a /../; expected what a URL can hold, without placeholders; next: percent-encode it"
             )

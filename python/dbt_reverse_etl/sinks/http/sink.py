@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
-from dbt_reverse_etl.sinks.http.answer import Answer, Failure, is_web_page, judge, meaning
+from dbt_reverse_etl.sinks.http.answer import Answer, Failure, is_web_page, judge, meaning, shows_page
 from dbt_reverse_etl.sinks.http.auth import is_passing
 from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
@@ -197,14 +197,14 @@ class HttpSink(Sink):
 
     def _get(self, transport: Transport, path: str) -> None:
         request = Request("GET", path.lstrip("/"), {"Accept": "application/json"}, event="check")
-        answer = transport.exchange(request, wants_body=False)
+        answer = transport.exchange(request)
         next_step = "correct the credentials or check.path"
         if isinstance(answer, Failure):
             found = answer.reason
-        elif is_web_page(answer, HttpOptions.model_validate({})):
-            found = "a web page (a login or a proxy?)"
         elif 200 <= answer.status < 300:
-            return
+            if not shows_page(answer):
+                return
+            found = "a web page (a login or a proxy?)"
         else:
             found = f"HTTP {answer.status}"
             next_step = "try again later" if is_passing(answer.status) else next_step

@@ -487,6 +487,12 @@ class TestRetryAfter:
         for text in forms:
             assert retry_after({"Retry-After": text}, NOW) == max(0, seconds), text
 
+    def test_of_several_pauses_the_longest_counts_be_they_seconds_or_dates(self) -> None:
+        for seconds, other in ((40, 1700), (1700, 40)):
+            dates = [format_datetime(NOW + timedelta(seconds=one), usegmt=True) for one in (seconds, other)]
+            for text in (f"{seconds}, {other}", f"{seconds}, {dates[1]}", f"{dates[0]}, {other}", ", ".join(dates)):
+                assert retry_after({"Retry-After": text}, NOW) == 1700, text
+
     @pytest.mark.guarantee("HTTP")
     @settings(max_examples=scaled(300), deadline=None)
     @given(st.one_of(TEXT, st.from_regex(r"[A-Z][a-z]{2}, ?\d{1,3}[ -][A-Z][a-z]{2}[ -]\d{1,6} \d+:\d+:\d+ ?\w*")))

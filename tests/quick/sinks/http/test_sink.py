@@ -333,7 +333,7 @@ class TestCheck:
             (Reply(200, b"<html>", {"Content-Type": "text/html"}), "a web page.*Next: correct the credentials or"),
             (Reply(401), "HTTP 401.*Next: correct the credentials or check.path"),
             (Reply(429), "HTTP 429.*Next: try again later"),
-            (Reply(503), "HTTP 503.*Next: try again later"),
+            (Reply(503, b"<html>", {"Content-Type": "text/html"}), "HTTP 503.*Next: try again later"),
         ],
         ids=str,
     )
@@ -344,7 +344,11 @@ class TestCheck:
         with pytest.raises(DestinationError, match=says):
             HttpSink(settings_of(server.url, check={"path": "me"})).check()
 
-    @pytest.mark.parametrize("path", ["c/{_object}", "me\n", "a b", "../me", "é"])
+    def test_a_text_with_the_type_of_a_web_page_proves_the_credentials(self, server: HttpServer) -> None:
+        server.default = Reply(200, b"ok", {"Content-Type": "text/html; charset=utf-8"})
+        HttpSink(settings_of(server.url, check={"path": "health"})).check()
+
+    @pytest.mark.parametrize("path", ["c/{_object}", "me\n", "a b", "../me", "é", "me#x"])
     def test_a_check_path_that_would_be_sent_otherwise_is_refused(self, path: str) -> None:
         with pytest.raises(ValidationError, match="expected what a URL can hold"):
             settings_of("https://crm.example.com", check={"path": path})
