@@ -148,6 +148,8 @@
     {%- if label.get('late', 'fail') not in ['fail', 'open'] -%}
         {%- do problems.append("meta.reverse_etl.label.late: found '" ~ label.late ~ "'; expected fail or open") -%}
     {%- endif -%}
+    {#- A comment at the end would take what comes behind it. -#}
+    {%- for name in ['by', 'at'] if '--' in label.get(name, '') | string -%}{%- do label.update({name: label[name] ~ '\n'}) -%}{%- endfor -%}
     {{ return({'by': label.get('by'), 'grace': label.get('grace'), 'at': label.get('at'), 'late': label.get('late', 'fail'), 'known_to': none}) }}
 {% endmacro %}
 

@@ -25,12 +25,12 @@
 {%- endmacro %}
 
 
-{# EXCEPT compares by position, so the columns are named once for both sides; without them the adapter is asked, here only. #}
+{# EXCEPT compares by position, so the columns are named once for both sides. The adapter would end its list at a column such as `# of orders`. #}
 {% macro _except_columns(relation, columns) -%}
     {%- if columns -%}
         {{ reverse_etl._view_columns(columns) }}
     {%- elif execute is not defined or execute -%}
-        {%- set found = adapter.get_columns_in_relation(relation) | map(attribute='name') | list if relation.identifier else [] -%}
+        {%- set found = reverse_etl._described(relation) | map(attribute='name') | list if relation.identifier else [] -%}
         {%- if not found -%}
             {{ reverse_etl._view_refuse('except_diff', 'no columns of ' ~ relation ~ ' in the catalog', 'a table or a view', 'pass columns=[...]') }}
         {%- endif -%}

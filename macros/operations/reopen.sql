@@ -40,6 +40,9 @@
     {%- else -%}
         {%- for one in ([label] if label is string or label is not iterable else label) -%}{%- do ranges.append([one | string, one | string]) -%}{%- endfor -%}
     {%- endif -%}
+    {%- for first, last in ranges if label is mapping and label | length == 2 and first > last -%}
+        {%- do reverse_etl._operation_refuse('reopen', model, "label from '" ~ first ~ "' to '" ~ last ~ "'", 'the older one first, as labels sort as texts', 'correct --args') -%}
+    {%- endfor -%}
     {{ return(ranges) }}
 {% endmacro %}
 

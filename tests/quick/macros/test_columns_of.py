@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,3 +41,9 @@ def test_types_that_describe_shows_whole_are_asked_for_once() -> None:
     columns, run = columns_of(("id", "bigint"), ("more fields", "string"))
     assert columns == [{"name": "id", "type": "bigint"}, {"name": "more fields", "type": "string"}]
     assert run == ["describe table shop.people"]
+
+
+def test_a_diff_compares_columns_behind_one_whose_name_begins_with_a_hash() -> None:
+    described = [{"col_name": name, "data_type": "int"} for name in ("id", "# of orders", "spent")]
+    macros = Macros(lambda _: described + TAIL)
+    assert macros._except_columns(SimpleNamespace(identifier="people"), None) == "`id`, `# of orders`, `spent`"

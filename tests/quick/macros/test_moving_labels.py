@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dbt.macros import Macros
+from tests.support.dbt.macros import CompilationError, Macros
 
 BY = "coalesce(closed_on, our_clock())"
 STAGED = f"if(_stage in ('insert', 'update'), cast({BY} as string), null) as _reverse_etl_label from ("
@@ -57,3 +57,17 @@ def test_rows_that_lose_a_value_with_a_column_get_their_label_when_they_are_stag
 
 def test_a_stage_without_labels_is_as_it_was() -> None:
     assert Capture()._labelled("select * from changed", SimpleNamespace(label=None)) == "select * from changed"
+
+
+def test_a_comment_at_the_end_of_a_label_takes_nothing_of_what_comes_behind() -> None:
+    problems: list[str] = []
+    label = Macros()._label_settings({"by": "day -- its day", "at": "at --", "grace": "1 hour"}, problems)
+    assert (label["by"], label["at"], problems) == ("day -- its day\n", "at --\n", [])
+    assert Macros()._label_settings("day", problems)["by"] == "day"
+
+
+def test_labels_to_reopen_that_end_before_they_begin_are_refused() -> None:
+    assert Macros()._label_ranges("people", {"from": "a", "to": "b"}, "c") == [["a", "b"]]
+    assert Macros()._label_ranges("people", {"from": "d"}, "c") == [["d", "c"]]
+    with pytest.raises(CompilationError, match="from 'b' to 'a'; expected the older one first"):
+        Macros()._label_ranges("people", {"from": "b", "to": "a"}, "c")
