@@ -49,7 +49,7 @@
 {% endmacro %}
 
 
-{# What else of this schema has a name, or publishes under it; empty: nothing. #}
+{# What else of this schema has a name, or publishes under it; empty: nothing, or a view, which publish replaces. #}
 {% macro _taken_by_another(name) %}
     {%- for node in graph.nodes.values() if node.unique_id != model.unique_id and node.resource_type in ['model', 'seed', 'snapshot'] and [node.database or '', node.schema] == [model.database or '', model.schema] -%}
         {%- if name | lower in [node.alias | lower, (reverse_etl._own_block(node.config).get('publish') or '' if node.config.get('materialized') == 'changelog' else '') | lower] -%}
@@ -57,7 +57,8 @@
         {%- endif -%}
     {%- endfor -%}
     {%- for node in graph.sources.values() if node.schema == model.schema and node.identifier | lower == name | lower -%}{{ return(node.unique_id) }}{%- endfor -%}
-    {{ return('') }}
+    {%- set existing = adapter.get_relation(database=model.database, schema=model.schema, identifier=name) -%}
+    {{ return(existing ~ ', a ' ~ existing.type if existing is not none and existing.type != 'view' else '') }}
 {% endmacro %}
 
 

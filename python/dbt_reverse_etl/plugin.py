@@ -151,7 +151,7 @@ class _Listener:
             self._remember_tests()
             is_due = host.is_interrupted() or bool(self._due())
             if is_due:
-                text = f"dbt-reverse-etl: {ended}, so nothing is pushed; the next run pushes what was captured."
+                text = f"dbt-reverse-etl: {ended}, so nothing is pushed; the next run that dbt completes pushes what was captured."
                 host.say(text, "warn")
             return not is_due
         if not host.flag("WRITE_JSON"):

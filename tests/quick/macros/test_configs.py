@@ -80,11 +80,31 @@ def test_a_block_without_a_value_says_nothing(config: dict[str, Any]) -> None:
     model = SimpleNamespace(unique_id="", name="people", database=None, schema="s", config={}, columns={})
     model.get = lambda _: None
     graph = SimpleNamespace(nodes={"other": node}, sources={})
-    macros = Macros(config={"unique_key": "id", **config}, model=model, graph=graph)
+    adapter = SimpleNamespace(get_relation=lambda **_: None)
+    macros = Macros(config={"unique_key": "id", **config}, model=model, graph=graph, adapter=adapter)
     settings = macros._changelog_settings()
     assert (settings["capture"]["strategy"], settings["label"]) == ("compare", None)
     assert macros._taken_by_another("shown") == ""
     assert macros._publish_step({"node": node}, None) == []
+
+
+class Existing(str):
+    """A relation of the schema."""
+
+    type: str
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize(("kind", "taken_by"), [("table", "s.live, a table"), ("view", "")])
+def test_a_name_for_readers_may_be_that_of_a_view_and_of_no_table(kind: str, taken_by: str) -> None:
+    existing = Existing("s.live")
+    existing.type = kind
+    asked = []
+    adapter = SimpleNamespace(get_relation=lambda **of: asked.append(of) or existing)
+    model = SimpleNamespace(unique_id="", database=None, schema="s")
+    macros = Macros(model=model, graph=SimpleNamespace(nodes={}, sources={}), adapter=adapter)
+    assert macros._taken_by_another("live") == taken_by
+    assert asked == [{"database": None, "schema": "s", "identifier": "live"}]
 
 
 def capture_problems(**capture: Any) -> list[str]:

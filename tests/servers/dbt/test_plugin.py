@@ -139,7 +139,8 @@ def test_where_an_error_ends_dbt_nothing_is_pushed_and_its_failed_tests_are_reme
         failed.result()
     except ExceptionExit:
         assert not ended._push()
-    assert said == [f"dbt-reverse-etl: dbt {ended_by}, so nothing is pushed; the next run pushes what was captured."]
+    then = "the next run that dbt completes pushes what was captured."
+    assert said == [f"dbt-reverse-etl: dbt {ended_by}, so nothing is pushed; {then}"]
     assert remembered == [True]
     assert listener()._push(), "dbt stopped before it ran anything"
     if not isinstance(error, SystemExit):

@@ -195,7 +195,16 @@ def test_a_reset_that_is_killed_once_the_table_is_set_aside_is_ended_by_the_next
 def test_a_name_that_is_taken_by_a_table_is_refused_and_the_table_stays(shop: Project) -> None:
     shop.table("live", "select 'precious' as n")
     shop.table("source", "select id, id as n from range(2)")
-    text = shop.dbt("build", "--exclude", "package:reverse_etl").text
+    shop.changelog("fine", "select 1 as id", settings={"publish": "shown"})
+    built = shop.dbt("build", "--exclude", "package:reverse_etl")
+    assert "live, a table; expected a name of its own" in built.messages["things"]
+    assert "shown shows snapshot 1, 1 rows" in built.text, "the hook goes on with the other one"
+    assert shop.rows("select n from {s}.live")[0].n == "precious"
+
+    shop.rows("drop table {s}.live")
+    assert shop.dbt("run", "--select", "things").success
+    shop.table("live", "select 'precious' as n")
+    text = shop.dbt("test", "--exclude", "package:reverse_etl").text
     assert "live, a table; expected a free name or a view" in text
     assert shop.rows("select n from {s}.live")[0].n == "precious"
 
