@@ -23,6 +23,7 @@
         {%- else -%} _file_modified >= timestamp_micros({{ since | int }}){% if overlap %} - interval {{ reverse_etl._string(overlap) }}{% endif %} {%- endif -%}
     {%- endset -%}
     {%- set checked = format | lower in ('csv', 'json') and reverse_etl._is_mode_ours(path, options) -%}
+    {%- do reverse_etl._check_landing_path(path) -%}
     {%- set landing, views = reverse_etl._feed_relation('landing', [path, format, schema, options]), [] -%}
     {%- if format | lower in ('csv', 'json', 'parquet', 'orc', 'avro', 'text', 'xml', 'binaryfile') -%}
         {%- set rows = reverse_etl._landing_rows(landing, path, format, schema, options, checked) -%}
@@ -34,8 +35,25 @@
     ) -%}
     {%- for relation in ['table if exists ' ~ landing] + views -%}{%- do run_query('drop ' ~ relation) -%}{%- endfor -%}
     {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}
+    {%- if source.reading and since is none -%}{%- do reverse_etl._warn_without_rows(path, input) -%}{%- endif -%}
     {{ return(reverse_etl._feed_rows(input, source.head, ['_malformed'] if checked else [])) }}
 {%- endmacro %}
+
+
+{# Spark finds a relative path below the warehouse for one format, and below its working directory for another. #}
+{% macro _check_landing_path(path) %}
+    {%- if not modules.re.match('/|[A-Za-z][A-Za-z0-9+.-]*:', path) -%}
+        {%- do reverse_etl._view_refuse('new_files ' ~ path, 'a relative path', 'an absolute one; nothing was captured', 'write it as /landing/orders or s3a://bucket/orders') -%}
+    {%- endif -%}
+{% endmacro %}
+
+
+{# A folder that does not exist looks like an empty one, also to us: object stores know no empty folders. #}
+{% macro _warn_without_rows(path, input) %}
+    {%- if not run_query('select 1 from ' ~ input ~ ' limit 1').rows -%}
+        {%- do exceptions.warn('new_files ' ~ path ~ ': found no row, now or before; expected files in this folder. Next: if some are there, correct the path, for one that does not exist looks empty') -%}
+    {%- endif -%}
+{% endmacro %}
 
 
 {# The name of the position: other files of the same folder have another one. #}

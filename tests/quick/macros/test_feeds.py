@@ -170,3 +170,27 @@ def test_a_key_column_that_only_the_key_of_the_message_has_is_taken_from_there_i
     assert (
         "if(_dbz_op = 'd' or not map_contains_key(_dbz_row, 'table'), try_element_at(_dbz_key, 'table'), null)" in sql
     )
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    ("path", "is_absolute"),
+    [("landing", False), ("./landing", False), ("a/b:c", False), ("/landing", True), ("s3a://b/in", True), ("dbfs:/in", True)],
+)  # fmt: skip
+def test_a_relative_path_of_files_is_refused_for_each_format_looks_for_it_elsewhere(
+    path: str, *, is_absolute: bool
+) -> None:
+    check = Macros()._check_landing_path
+    if is_absolute:
+        check(path)
+        return
+    with pytest.raises(CompilationError, match=r"^new_files .*: found a relative path; expected an absolute one; "):
+        check(path)
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("rows", [[], [{"1": 1}]])
+def test_a_folder_that_never_had_a_row_is_named_in_a_warning_for_its_path_may_be_wrong(rows: list[Any]) -> None:
+    warned: list[str] = []
+    Macros(lambda _: rows, exceptions=SimpleNamespace(warn=warned.append))._warn_without_rows("/typo", "files")
+    assert [text.split(";")[0] for text in warned] == ["new_files /typo: found no row, now or before"] * (not rows)

@@ -90,14 +90,20 @@ def test_only_files_that_are_new_are_read_from_csv_json_parquet_and_excel(projec
 
 def test_a_file_whose_name_looks_like_a_pattern_is_read_by_any_data_source(project: Project) -> None:
     landing = project.folder / "landing"
-    landing.mkdir()
-    (landing / "a[1]{x}*.csv").write_text("id,op,number\n1,I,1\n")
     form = "org.apache.spark.sql.execution.datasources.csv.CSVFileFormat"  # none of those that a table is made over
     options = "options={'header': 'true'}, schema='id bigint, op string, number bigint'"
     source = f"reverse_etl.new_files('{landing}', format='{form}', {options})"
     settings = {"capture": {"strategy": "feed", "operation": "op", "sequence": "number"}}
     project.changelog("orders", f"select * from {{{{ {source} }}}}", settings=settings)
-    assert project.run().messages["orders"] == "+1 ~0 -0, snapshot 1"
+    landing.mkdir()
+    without = project.run()
+    assert without.messages["orders"] == "+0 ~0 -0, snapshot 1"
+    assert f"new_files {landing}: found no row, now or before" in without.text
+    (landing / "a[1]{x}*.csv").write_text("id,op,number\n1,I,1\n")
+    for message in ("+1 ~0 -0, snapshot 2", "+0 ~0 -0, snapshot 2"):
+        run = project.run()
+        assert run.messages["orders"] == message
+        assert "found no row" not in run.text
 
 
 @pytest.mark.full
@@ -398,6 +404,7 @@ def test_what_a_feed_may_not_say_is_refused_with_what_to_do_and_without_the_secr
         "in_jaas": (f"kafka_topic('t', {literal({**servers, 'kafka.sasl.jaas.config': jaas})})", "kafka.sasl.jaas.config with a secret in plain text"),
         "by_spark": (f"kafka_topic('t', {literal({**servers, 'kafka.ssl.key.password': '${env:KAFKA}'})})", "a reference that Kafka's client does not know"),
         "type": ("debezium('t', {'id': 'array<int>'}, ['id'])", "column id: found the type 'array<int>'"),
+        "relative": ("new_files('landing', schema='id int')", "new_files landing: found a relative path"),
         "no_key": ("debezium('t', {'id': 'int'}, ['di'])", "found 'di'; expected one of columns: id"),
         "collision": ("debezium('t', {'_op': 'int'}, ['_op'])", "found a column '_op'"),
         "tombstones": ("debezium('t', {'id': 'int'}, ['id'], message_key=none)", "tombstones='delete' without a message_key"),
