@@ -87,9 +87,11 @@
         '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
         '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_asked_by', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_known_before', '_reverse_etl_row', '_reverse_etl_label',
     ] -%}
+    {#- Where a push has nothing but the key beside its own columns. -#}
+    {%- set reserved_in_key = '_place|_is_shared|_left|_then_(hash|payload)|_old_(doubt|maybe|asked_by)|_(claimed|mirrored)_[0-9]+' -%}
     {%- for column in columns -%}
-        {%- if column.name | lower in reserved -%}
-            {%- do problems.append('column ' ~ column.name ~ ' has a name that the changelog or its diff uses; expected another name; rename it in the model') -%}
+        {%- if column.name | lower in reserved or column.name in settings.key and modules.re.fullmatch(reserved_in_key, column.name | lower) -%}
+            {%- do problems.append('column ' ~ column.name ~ ' has a name that the changelog, its diff or a push uses; expected another name; rename it in the model') -%}
         {%- endif -%}
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a map inside another type (' ~ column.type ~ '), which has no canonical order; expected a map at the top, or none; use array_sort(map_entries(...)) in the model') -%}

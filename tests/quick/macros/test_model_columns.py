@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support import ROOT
 from tests.support.dbt.macros import CompilationError, Macros
 
 SETTINGS = SimpleNamespace(key=["id"], compare="hash", capture={"recapture_by": None})
@@ -78,6 +80,22 @@ def test_a_spatial_value_is_refused(kind: str) -> None:
 )
 def test_a_usual_type_is_not_refused(kind: str) -> None:
     assert problems(kind) == []
+
+
+OF_A_PUSH = re.findall(r" as (_[a-z_]+)", (ROOT / "macros/delivery/pending.sql").read_text(encoding="utf-8"))
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize("name", sorted({f"{one}1" if one.endswith("_") else one for one in OF_A_PUSH} - {"_before"}))
+def test_a_key_that_has_the_name_of_a_column_of_a_push_is_refused_before_the_first_capture(name: str) -> None:
+    columns, key = [{"name": name.upper(), "type": "int"}], SimpleNamespace(**{**vars(SETTINGS), "key": [name.upper()]})
+    (problem,) = Macros()._model_column_problems(columns, key)
+    assert problem.startswith(f"column {name.upper()} has a name that the changelog, its diff or a push uses; ")
+
+
+@pytest.mark.parametrize("name", ["_place", "_left", "_claimed_1"])
+def test_a_column_beside_the_key_may_have_such_a_name(name: str) -> None:
+    assert Macros()._model_column_problems([ID, {"name": name, "type": "int"}], SETTINGS) == []
 
 
 @pytest.mark.guarantee("Capture")

@@ -322,7 +322,7 @@ def test_what_cannot_be_captured_is_refused_before_anything_is_written(project: 
         ("select 1 as id, named_struct('a:b', 1) as s", "id", "has a field 'a:b' inside it"),
         ("select 1 as id, null as n", "id", "has no type"),
         ("select 1 as id, array(null) as n", "id", "has no type"),
-        ("select 1 as id, 2 as _change", "id", "a name that the changelog or its diff uses"),
+        ("select 1 as id, 2 as _change", "id", "a name that the changelog, its diff or a push uses"),
         ("select 1.5d as id", "id", "does not identify a row safely"),
         ("select 1 as id", "ID2", "is no column of the model"),
     ]
