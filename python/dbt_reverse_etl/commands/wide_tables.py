@@ -59,8 +59,9 @@ def generate(model: str, project_dir: Path, target_path: Path | None, **wanted: 
     project = project_dir.resolve()
     manifest = _manifest(project, target_path)
     node, plan = trees.declared_plan(manifest, model)
-    models = chain.chain(Inputs(manifest, node, plan), plan, chain.Wanted(**wanted))
-    done = files.write(files.folder_of(project, manifest, models), models)
+    inputs = Inputs(manifest, node, plan)
+    models = chain.chain(inputs, plan, chain.Wanted(**wanted))
+    done = files.write(files.folder_of(project, manifest, models), models, inputs.chains)
     for path in done.files:
         put(f"wrote {path.relative_to(project)}")
     for path in done.unneeded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Written:
 
     Attributes:
         files: those that were written.
-        unneeded: earlier models that no chain of the folder reads any more.
+        unneeded: earlier models that no declared chain has or reads any more.
     """
 
     files: Sequence[Path]
@@ -54,8 +54,13 @@ def folder_of(project_dir: Path, manifest: Mapping[str, Any], models: Sequence[C
     return folder
 
 
-def write(folder: Path, models: Sequence[ChainModel]) -> Written:
+def write(folder: Path, models: Sequence[ChainModel], chains: Collection[str]) -> Written:
     """Write what is not there yet or was generated from another declaration; what is as it should be is not touched.
+
+    Args:
+        folder: of the generated models.
+        models: those of one chain.
+        chains: names of the wide tables' models, of all chains that the project declares.
 
     Raises:
         ConfigurationError: files that a person wrote or changed; nothing was written.
@@ -68,7 +73,7 @@ def write(folder: Path, models: Sequence[ChainModel]) -> Written:
     folder.mkdir(parents=True, exist_ok=True)
     for path in written:
         path.write_text(texts[path], encoding="utf-8")
-    return Written(written, list(_unneeded(folder)))
+    return Written(written, list(_unneeded(folder, chains)))
 
 
 def _changed(path: Path) -> Problem:
@@ -113,10 +118,10 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load(text)["models"]) if text else []
 
 
-def _unneeded(folder: Path) -> Iterator[Path]:
-    """Models that no wide table of the folder leads to; only of files that are as they were generated."""
+def _unneeded(folder: Path, chains: Collection[str]) -> Iterator[Path]:
+    """Models that no declared wide table leads to; only of files that are as they were generated."""
     texts = {path.stem: _generated(path) for path in sorted(folder.glob("*.sql"))}
-    reached = {name for name, text in texts.items() if text is None or name.endswith("_chain")}
+    reached = {name for name, text in texts.items() if text is None or name in chains}
     waiting = list(reached)
     while waiting:
         text = (folder / f"{waiting.pop()}.sql").read_text(encoding="utf-8")

@@ -27,6 +27,10 @@ class Inputs:
         model: the node of the model that declares the wide table.
         plan: see the macro _wide_plan.
 
+    Attributes:
+        model: what the names of its chain begin with.
+        chains: names of the last models of all chains that the project declares, also in models that are disabled.
+
     Raises:
         ConfigurationError: tables on which the model does not depend, or several of one name; another wide table whose chain has this name.
     """
@@ -37,6 +41,9 @@ class Inputs:
         capture = ((model["config"].get("meta") or {}).get("reverse_etl") or {}).get("capture")
         self._reads_others = isinstance(capture, Mapping) and capture.get("recompute") == "full"
         self._refuse_name_of_other_chain(declared(manifest), model)
+        disabled = {node["unique_id"]: node for nodes in (manifest.get("disabled") or {}).values() for node in nodes}
+        every = [*declared(manifest).values(), *declared({"nodes": disabled}).values()]
+        self.chains = {f"{self._name_of_chain(node)}_chain" for node in every}
         known = [manifest["nodes"].get(one) or manifest["sources"].get(one) for one in model["depends_on"]["nodes"]]
         self._known: dict[str, Node] = {_name(one): one for one in known if one}
         wanted = {node["table"] for node in plan["nodes"].values()}
