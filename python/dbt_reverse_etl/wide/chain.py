@@ -218,7 +218,7 @@ class _Chain:
         if self._wanted.changelogs:
             config = {"materialized": "changelog", "unique_key": list(key), "meta": {"reverse_etl": dict(settings)}}
         content = hashlib.sha256(json.dumps([sql, config]).encode()).hexdigest()
-        name = stem if stem == self._last else re.sub(r"\W", "_", f"{stem}_{content[:8]}")
+        name = stem if stem == self._last else re.sub(r"\W", "_", f"{stem}_{content[:8]}", flags=re.ASCII)
         self._append(name, sql, told, config, "changelog" if name == self._last else None)
         return name
 

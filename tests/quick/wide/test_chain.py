@@ -95,6 +95,12 @@ def test_a_leaf_whose_functions_may_read_other_tables_compares_everything() -> N
     assert declared == all_of_them | {"region": None, "orders": None}
 
 
+def test_a_model_has_letters_of_ascii_alone_because_spark_takes_no_others_without_quotes() -> None:
+    nodes = [CUSTOMERS, REGION | {"name": "größe"}, ORDERS | {"name": "a b", "aggregates": {"n": "count(*)"}}]
+    names = [model.name for model in generated({"root": "customers", "nodes": nodes})]
+    assert {name.partition("_leaf_")[0] for name in names if "_leaf_" in name} == {"customers", "gr__e", "a_b"}
+
+
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("shown", [{"code": "CODE"}, {"CODE": "code"}, {"code": "code"}, {"size": "Code"}])
 def test_a_key_that_is_shown_in_another_case_is_no_column_twice(shown: dict[str, str]) -> None:
