@@ -50,9 +50,12 @@ class SqliteWriter(Writer):
         action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
         # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
         # Without it, a second index of another collation would take 'ADA' for 'Ada'.
+        # AS t: in a table called `excluded`, that name would be the row that is there, not the new one.
         texts = {name for name in key if is_text(self.task.schema.field(name).type)}
         target = ", ".join(self.dialect.indexed(name) if name in texts else quote(name) for name in key)
-        return f"INSERT OR ABORT INTO {self.name.sql} ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
+        return (
+            f"INSERT OR ABORT INTO {self.name.sql} AS t ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
+        )
 
     def _update(self, names: Sequence[str]) -> str:
         others = [name for name in names if name not in self.task.key] or self.task.key
