@@ -100,6 +100,11 @@ class Dialect(ABC):
         return str(self.settings.identity)
 
     @property
+    def holder(self) -> str:
+        """That in which the name of an object means one table."""
+        return self.identity
+
+    @property
     def state_schema(self) -> str | None:
         """Where our two tables stand; None: beside the object."""
         return getattr(self.settings, "state_schema", None)

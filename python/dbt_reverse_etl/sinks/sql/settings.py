@@ -80,10 +80,15 @@ class ServerSettings(Settings):
         return self.host.startswith("/") or is_loopback(self.host)
 
     @property
+    def server(self) -> str:
+        """host:port."""
+        host = self.host if self.host.startswith("/") else self.host.lower()
+        return f"{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
     def identity(self) -> str:
         """host:port/database."""
-        host = self.host if self.host.startswith("/") else self.host.lower()
-        return f"{f'[{host}]' if ':' in host else host}:{self.port}/{self.database}"
+        return f"{self.server}/{self.database}"
 
 
 class PostgresSettings(ServerSettings):

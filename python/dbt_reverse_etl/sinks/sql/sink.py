@@ -66,9 +66,9 @@ class SqlSink(Sink):
         return self._dialect.identity
 
     def place_of(self, object_name: str) -> str:
-        """The database and the table in it."""
+        """What holds the table, and the table in it."""
         name = self._dialect.object_name(object_name)
-        return f"{self.identity} {self._dialect.one_table(name) if name else object_name}"
+        return f"{self._dialect.holder} {self._dialect.one_table(name) if name else object_name}"
 
     def limits(self, task: SinkTask) -> Limits:
         """Batches that keep the number of commits low."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import parameters
+from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
 from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings, MysqlSettings, PostgresSettings, SqliteSettings
 
 REMOTE = {"host": "db.example.com", "database": "crm", "user": "u"}
@@ -91,6 +92,15 @@ def test_settings_that_are_unsafe_or_contradict_each_other_are_refused(
 def test_the_identity_names_host_port_and_database() -> None:
     for host, shown in (("DB.example.com", "db.example.com:3306/crm"), ("::1", "[::1]:3306/crm")):
         assert MysqlSink(MysqlSettings.model_validate(REMOTE | {"host": host})).identity == shown
+
+
+def test_a_table_of_mysql_is_one_object_under_destinations_of_several_databases() -> None:
+    def place(database: str, written: str, sink: type[MysqlSink | PostgresSink] = MysqlSink) -> str:
+        return sink(sink.settings_model.model_validate(REMOTE | {"database": database})).place_of(written)  # type: ignore[arg-type]
+
+    assert place("crm", "people") == place("other", "crm.people") == place("other", "`crm`.people")
+    assert place("crm", "people") != place("other", "people")
+    assert place("crm", "people", PostgresSink) != place("other", "public.people", PostgresSink)
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", "file:crm.sqlite?mode=ro", "md:crm", "a\0b"])

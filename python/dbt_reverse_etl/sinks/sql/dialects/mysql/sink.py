@@ -74,6 +74,11 @@ class MysqlDialect(Dialect):
     settings: MysqlSettings
 
     @property
+    def holder(self) -> str:
+        """The server: an object may be in another database than that of the settings."""
+        return self.settings.server
+
+    @property
     def state_schema(self) -> str | None:
         return self.settings.state_database
 
