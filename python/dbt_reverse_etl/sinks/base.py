@@ -106,7 +106,7 @@ class SinkTask:
         sends_all: this run is the first of those that send every row: nothing was delivered, or all of it was asked for again.
         adopted: of `adopt` alone: the object holds every row, whoever wrote it.
         wrote: of `Sink.missing` alone: the run of `fence` has written, so that no record of it is older.
-        known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` alone: `names`, for `fields`
+        known: what of `schema` is known. `types`: all of it. Before the model is read, for `Sink.validate` and `Sink.rights` alone: `names`, for `fields`
             names them, and each stands there as a text; `key`: nothing but the key fields, as texts, for `fields` names none.
     """
 

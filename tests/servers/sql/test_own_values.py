@@ -258,6 +258,7 @@ def test_update_only_finds_rows_by_a_key_that_the_table_makes(db: Any) -> None:
     db.table(f"CREATE TABLE people ({GENERATED[db.kind]}, name varchar(9), score {TYPES[db.kind]['double']}){end}")
     db.run(f"INSERT INTO people ({n}name) VALUES ({'1, ' if n else ''}'old')")
     task = a_task(mode=Mode.UPDATE_ONLY)
+    assert not db.sink().rights(a_task(pa.schema([("id", pa.string())]), mode=Mode.UPDATE_ONLY, known="key")).missing
     with opened(db.sink(), task) as sink:
         rows = [("update", person(1, "new")), ("update", person(5, "new"))]
         assert deliver(sink, task, rows) == [DELIVERED, Outcome.NO_MATCH]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -258,9 +259,11 @@ def test_an_object_that_does_not_fit_is_refused_with_the_statement_that_mends_it
     types = {"text": "varchar(40)", "double": "double precision", "end": mysql_end(db)}
     made = statement.format(**types)
     (db.run if "\n" in made else db.table)(made)
+    early = db.sink().rights(a_task(pa.schema([(name, TEXT) for name in PEOPLE.names]), known="names")).missing
     with pytest.raises(DestinationError) as caught:
         db.sink().open(a_task())
     assert words in str(caught.value)
+    assert [problem.found for problem in early] == [problem.found for problem in caught.value.problems]
     advice = caught.value.problems[0].next_step
     if advice.startswith("run: ") and "DEFERRABLE" not in made:
         db.run(advice.removeprefix("run: "))
@@ -272,6 +275,8 @@ def test_all_that_does_not_fit_is_said_at_once(db: Any) -> None:
     with pytest.raises(DestinationError) as caught:
         db.sink().open(a_task())
     assert len(caught.value.problems) == 4
+    (early,) = db.sink().rights(a_task(pa.schema([("id", TEXT)]), known="key")).missing
+    assert "no unique index over id alone" in early.found
 
 
 IMPOSSIBLE = [
@@ -350,7 +355,10 @@ def test_a_table_is_made_and_columns_added_only_where_that_is_asked_for(db: Any)
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
     with pytest.raises(DestinationError, match="no column more"), opened(db.sink(create_object=True), wider):
         pass
-    with opened(db.sink(create_object=True, on_new_column="add"), wider) as sink:
+    adding = db.sink(create_object=True, on_new_column="add")
+    early = replace(wider, known="names")
+    assert [len(one.rights(early).missing) for one in (adding, db.sink())] == [0, 1]
+    with opened(adding, wider) as sink:
         assert deliver(sink, wider, [("update", {**person(1), "more": Decimal("1.50")})]) == [DELIVERED]
     assert db.rows("SELECT name, more FROM people") == [("Ada", Decimal("1.50"))]
 

@@ -54,14 +54,14 @@ def missing_fields(table: Table, task: SinkTask, dialect: Dialect) -> list[pa.Fi
 
 
 def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> list[Problem]:
-    """What an existing object lacks for this task."""
+    """What an existing object lacks for this task, as far as its fields are known."""
     where = f"sync {task.sync}, object {name}"
     deletes = task.mode.deletes and soft_delete(task) is None
     if found := table.wrong or (table.wrong_deletes if deletes else None):
         return [Problem(where, *found)]
     wrong = [_field_problem(field, table, name, task, dialect) for field in task.schema]
     wrong += [_soft_problem(table, name, task, dialect), _key_problem(table, name, task, dialect)]
-    if task.mode is not Mode.UPDATE_ONLY:
+    if task.mode is not Mode.UPDATE_ONLY and task.known != "key":
         filled = {dialect.fold(field) for field in task.schema.names} | table.fills
         unfilled = [column for folded, column in table.columns.items() if folded not in filled]
         wrong += [_unfilled(column.name, table) for column in unfilled if column.required]
@@ -96,14 +96,19 @@ def _key_problem(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> 
 
 def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, dialect: Dialect) -> Wrong | None:
     column = table.columns.get(dialect.fold(field.name))
+    knows_type = task.known == "types"
     if column is None:
-        next_step = f"run: {add_column(dialect, name, field)}"
-        return f"no column {field.name}", "a column for each field", next_step
+        next_step = f"run: {add_column(dialect, name, field)}" if knows_type else "add it"
+        is_added = dialect.adds_columns and not knows_type
+        return None if is_added else (f"no column {field.name}", "a column for each field", next_step)
     # An update that has more fields than the key only looks for it.
-    only_found = task.mode is Mode.UPDATE_ONLY and field.name in task.key and {*task.schema.names} > {*task.key}
+    has_more = task.known == "key" or {*task.schema.names} > {*task.key}
+    only_found = task.mode is Mode.UPDATE_ONLY and field.name in task.key and has_more
     if not column.writable and not only_found:
         found = f"{column.name} is a generated column or GENERATED ALWAYS AS IDENTITY"
         return found, "a column to write", "leave the field out"
+    if not knows_type:
+        return None
     wrong = dialect.column_problem(column, field, task, name)
     if wrong or dialect.keeps(column, field.type):
         return wrong

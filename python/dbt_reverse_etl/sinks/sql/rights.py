@@ -9,7 +9,7 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
 
 SELECT, INSERT, UPDATE, DELETE = ALL = ("SELECT", "INSERT", "UPDATE", "DELETE")
-UNTRIED = "constraints and triggers of the table"
+UNTRIED = "types of the columns, constraints and triggers of the table"
 Lack = tuple[str, str]  # what was found, what to do next
 
 

@@ -92,16 +92,19 @@ class SqlSink(Sink):
                 raise self._error(*wrong)
 
     def rights(self, task: SinkTask) -> Rights:
-        """Ask the server, on a connection of its own; of a file `check` has looked at the rights."""
-        dialect, record = self._dialect, self._record_of(task)
-        if dialect.is_file:
+        """Ask on a connection of its own, and if no right is missing, look at the table; the rights on a file `check` has seen."""
+        dialect, record, name = self._dialect, self._record_of(task), self._name(task)
+        if dialect.absent_file():
             return Rights(untried=(UNTRIED,))
         ours, creates = (record.fences, record.claims), self._settings.create_object
         with self._explained(), closing(dialect.connect("ro")) as connection:
-            wanted = needs(task, self._name(task), ours, create_object=creates, insert_only=dialect.insert_only)
+            wanted = needs(task, name, ours, create_object=creates, insert_only=dialect.insert_only)
             found = dialect.lacks(connection, wanted)
+            table = None if found else dialect.read_table(connection, name)
         where, expected = f"{dialect.name} database {self.identity}", f"the rights of {dialect.page}"
-        return Rights(tuple(Problem(where, what, expected, next_step) for what, next_step in found), (UNTRIED,))
+        missing = [Problem(where, what, expected, next_step) for what, next_step in found]
+        missing += table_problems(table, name, task, dialect) if table else []
+        return Rights(tuple(missing), (UNTRIED,))
 
     def missing(self, task: SinkTask) -> str | None:
         """Whether the file, the table or the fence row is gone, although rows were delivered."""
