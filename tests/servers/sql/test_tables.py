@@ -363,6 +363,22 @@ def test_a_table_is_made_and_columns_added_only_where_that_is_asked_for(db: Any)
     assert db.rows("SELECT name, more FROM people") == [("Ada", Decimal("1.50"))]
 
 
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_on_postgres_a_name_in_another_case_is_named_and_no_second_column_or_table_is_made(db: Any) -> None:
+    db.table("CREATE TABLE people (id bigint PRIMARY KEY, email text)")
+    schema = pa.schema([("id", INTEGER), ("Email", TEXT)])
+    sink = db.sink(create_object=True, on_new_column="add")
+    with pytest.raises(DestinationError, match=r"no column Email, but email; .*Next: write email under `fields:`"):
+        sink.open(a_task(schema))
+    assert [one.found for one in sink.rights(a_task(schema, known="names")).missing] == ["no column Email, but email"]
+    db.run("ALTER TABLE people OWNER TO crm_push")
+    with opened(sink, a_task(pa.schema([*schema, ("email", TEXT)]))):
+        pass
+    assert db.rows('SELECT email, "Email" FROM people') == []
+    with pytest.raises(DestinationError, match=r"no table public.People, but public.people; .*write object: public.p"):
+        db.sink().open(a_task(object="People"))
+
+
 @pytest.mark.guarantee("SQL databases")
 @servers
 def test_soft_delete_keeps_the_row_and_a_later_write_revives_it(people_db: Any) -> None:

@@ -53,6 +53,18 @@ def missing_fields(table: Table, task: SinkTask, dialect: Dialect) -> list[pa.Fi
     return [field for field in task.schema if dialect.fold(field.name) not in table.columns]
 
 
+def fields_to_add(table: Table, task: SinkTask, dialect: Dialect) -> list[pa.Field]:
+    """Those of them that are no column in another spelling."""
+    return [field for field in missing_fields(table, task, dialect) if not _in_other_case(field, table, task, dialect)]
+
+
+def _in_other_case(field: pa.Field, table: Table, task: SinkTask, dialect: Dialect) -> str | None:
+    """A column whose name differs in case alone, and which no field has."""
+    of_fields = {dialect.fold(name) for name in task.schema.names}
+    free = (column.name for folded, column in table.columns.items() if folded not in of_fields)
+    return next((name for name in free if name.lower() == field.name.lower()), None)
+
+
 def table_problems(table: Table, name: Name, task: SinkTask, dialect: Dialect) -> list[Problem]:
     """What an existing object lacks for this task, as far as its fields are known."""
     where = f"sync {task.sync}, object {name}"
@@ -98,6 +110,9 @@ def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, di
     column = table.columns.get(dialect.fold(field.name))
     knows_type = task.known == "types"
     if column is None:
+        other = _in_other_case(field, table, task, dialect)
+        if other:
+            return f"no column {field.name}, but {other}", "a column for each field", f"write {other} under `fields:`"
         next_step = f"run: {add_column(dialect, name, field)}" if knows_type else "add it"
         is_added = dialect.adds_columns and not knows_type
         return None if is_added else (f"no column {field.name}", "a column for each field", next_step)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,7 +19,14 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
-from dbt_reverse_etl.sinks.sql.checks import add_column, create_table, missing_fields, table_problems, task_problems
+from dbt_reverse_etl.sinks.sql.checks import (
+    add_column,
+    create_table,
+    fields_to_add,
+    missing_fields,
+    table_problems,
+    task_problems,
+)
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of
 from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, OpenMode, RolledBack
@@ -296,7 +304,7 @@ class SqlSink(Sink):
         if table is None:
             self._create(connection, name)
         elif self._dialect.adds_columns:
-            for field in missing_fields(table, self._task, self._dialect):
+            for field in fields_to_add(table, self._task, self._dialect):
                 self._dialect.run(connection, add_column(self._dialect, name, field))
         table = self._dialect.read_table(connection, name)
         if table is None:
@@ -311,6 +319,9 @@ class SqlSink(Sink):
             raise self._error(f"the table {name} has vanished", "the table of the last push", self._resync)
         statement = create_table(self._dialect, name, self._task)
         if not self._settings.create_object or self._task.mode is Mode.UPDATE_ONLY:
+            other = replace(name, name=name.name.lower())
+            if other != name and self._dialect.exists(connection, other):
+                raise self._error(f"no table {name}, but {other}", "an existing table", f"write object: {other}")
             next_step = f"run: {statement}; or set create_object: true and a mode that inserts"
             raise self._error(f"no table {name}", "an existing table", next_step)
         self._dialect.run(connection, statement)
