@@ -32,6 +32,7 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import (
     CREATED,
     ENGINE,
     FITS,
+    UTF8,
     MysqlColumn,
     engine_of,
     is_number,
@@ -62,7 +63,7 @@ class MysqlDialect(Dialect):
     name_form = "different names of 1 to 64 characters, also without upper and lower case"
     key_form = ", of whole columns"
     moment_types = frozenset({"datetime", "timestamp"})
-    object_suffix = f" ENGINE={ENGINE} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    object_suffix = f" ENGINE={ENGINE} {UTF8}"
     id_type = "varchar(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
     table_suffix = f" ENGINE={ENGINE}"
     raise_fence = "INSERT INTO {fences} VALUES (?, ?) ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))"
@@ -167,7 +168,8 @@ class MysqlDialect(Dialect):
         if column.counts and field.name not in task.key:
             found = f"{column.name} is AUTO_INCREMENT and no key, and would replace NULL"
             return found, "a column to write", "leave the field out"
-        if column.charset is not None and column.charset not in CHARSETS and is_text(field.type):
+        is_unsafe = column.charset is not None and column.charset not in CHARSETS
+        if is_unsafe and is_text(field.type) and self.keeps(column, field.type):
             found = f"column {column.name} of character set {column.charset}, which cannot hold every text"
             return found, "utf8mb4", f"run: ALTER TABLE {name.sql} CONVERT TO CHARACTER SET utf8mb4"
         return None

@@ -19,6 +19,7 @@ from dbt_reverse_etl.values.arrow import is_bytes, is_text
 Fits = Callable[["MysqlColumn", pa.DataType], bool]
 
 ENGINE, BASE_TABLE, VERSIONED = "InnoDB", "BASE TABLE", "SYSTEM VERSIONED"
+UTF8 = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})  # whose texts are told from others without the server
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
@@ -213,5 +214,5 @@ CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (is_bytes, "longblob"),
     (pt.is_timestamp, "datetime(6)"),
     (pt.is_date, "date"),
-    (lambda _kind: True, "longtext"),
+    (lambda _kind: True, f"longtext {UTF8}"),  # the table may have another character set
 )
