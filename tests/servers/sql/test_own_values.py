@@ -228,6 +228,15 @@ def test_a_column_that_a_trigger_fills_need_not_be_mapped(db: Any) -> None:
     assert db.rows("SELECT x FROM people WHERE id = 2") == [(8,)]
 
 
+@of_postgres
+def test_a_column_of_a_domain_that_takes_no_null_is_required_unless_there_is_a_default(db: Any) -> None:
+    db.run("CREATE DOMAIN needed AS int NOT NULL; CREATE DOMAIN filled AS int NOT NULL DEFAULT 1")
+    db.table(people_of(db, "a needed", "b needed DEFAULT 2", "c filled"))
+    with pytest.raises(DestinationError, match="column a is NOT NULL, has no default and is not mapped") as caught:
+        db.sink().open(a_task())
+    assert len(caught.value.problems) == 1
+
+
 @pytest.mark.guarantee("Configuration", "A required column that no trigger fills is named before anything is sent")
 @of_postgres
 def test_a_required_column_that_no_trigger_names_stops_the_sync_unless_one_is_in_another_language(db: Any) -> None:

@@ -361,6 +361,15 @@ def test_a_table_or_partition_that_a_crash_of_the_server_empties_is_refused_unti
         assert refused(db, people(person(1), person(10))) == {}
 
 
+def test_a_row_without_a_partition_is_refused_with_words_that_name_partitions(db: Database) -> None:
+    db.table(f"{PARTITIONED};{LOGGED}; ALTER TABLE people ADD CONSTRAINT nobody CHECK (name <> 'bad')")
+    found = refused(db, people(person(1), person(10), person(2, "bad")))
+    assert found == {
+        1: "check violation (23514): no partition takes the row, or a trigger refused it",
+        2: "check violation (23514), constraint nobody",
+    }
+
+
 def test_a_temporary_table_is_refused_because_it_ends_with_its_session(db: Database) -> None:
     with db.owner() as other:
         other.execute("CREATE TEMPORARY TABLE people (id int PRIMARY KEY, name text, score float)")

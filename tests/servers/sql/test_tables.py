@@ -208,6 +208,19 @@ def test_each_column_that_would_change_values_or_cannot_be_written_is_refused(db
     assert [f"c{at}" for at, words in enumerate(found) if f"c{at} " not in words] == []
 
 
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_on_postgres_a_refused_column_is_named_with_length_precision_and_scale(db: Any) -> None:
+    db.run("CREATE DOMAIN price AS numeric(5, 1)")
+    db.table(ddl(db, ["a timestamp(3)", "b numeric(5, 1)", "c numeric(5, 1)[]", "d price", "e bytea"]))
+    kinds = {"a": LOCAL, "b": DECIMAL, "c": pa.list_(DECIMAL), "d": DECIMAL, "e": TEXT}
+    with pytest.raises(DestinationError) as caught:
+        db.sink().open(a_task(pa.schema([("id", INTEGER), *kinds.items()])))
+    shown = ["timestamp(3) without time zone", "numeric(5,1)", "numeric(5,1)[]", "numeric(5,1)", "bytea"]
+    assert [problem.found.partition(", which")[0] for problem in caught.value.problems] == [
+        f"column {name} of type {kind}" for name, kind in zip(kinds, shown, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("db", ["duckdb"], indirect=True)
 def test_on_duckdb_a_generated_column_must_be_left_out_and_one_with_a_default_need_not(db: Any) -> None:
     columns = "id bigint PRIMARY KEY, a bigint DEFAULT 3, b bigint DEFAULT NULL, g bigint AS (id * 2)"

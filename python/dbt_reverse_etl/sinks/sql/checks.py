@@ -127,7 +127,7 @@ def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, di
     wrong = dialect.column_problem(column, field, task, name)
     if wrong or dialect.keeps(column, field.type):
         return wrong
-    found = f"column {column.name} of type {column.kind or 'none'}, which changes values of type {field.type}"
+    found = f"column {column.name} of type {column.declared or column.kind or 'none'}, which changes values of type {field.type}"
     expected = f"a column of type {dialect.column_type(field.type)}"
     return found, expected, "change the column, or cast in the model"
 

@@ -45,6 +45,7 @@ class Column:
         required: an insert that does not name it fails.
         nullable: it takes NULL.
         writable: it takes a value.
+        declared: its type with length, precision and scale, for people, where `kind` has none of them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Column:
     required: bool
     nullable: bool
     writable: bool
+    declared: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Table:
         fills: folded columns that a trigger may give their value in a new row.
         looked_for_fills: there is such a trigger, and its function was searched for names of columns.
         cascades: folded columns that point at the same table, with ON DELETE CASCADE, SET NULL or SET DEFAULT.
+        partitioned: its rows are in partitions.
     """
 
     columns: Mapping[str, Column]
@@ -78,6 +81,7 @@ class Table:
     fills: Set[str] = field(default=frozenset(), kw_only=True)
     looked_for_fills: bool = field(default=False, kw_only=True)
     cascades: Set[str] = field(default=frozenset(), kw_only=True)
+    partitioned: bool = field(default=False, kw_only=True)
 
 
 def quoted(name: str, quote: str) -> str:

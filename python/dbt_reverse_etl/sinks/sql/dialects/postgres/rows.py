@@ -34,6 +34,7 @@ from dbt_reverse_etl.values.arrow import is_text
 _STAGE = f'pg_temp."{STAGE}"'
 REFUSED = f'pg_temp."{OURS}refused"'
 SLICE = 500  # ranges in one search: it copies the list of those that are left for each one
+CHECK = "23514"  # without a constraint also of a row without a partition
 OF_VALUES = "22"  # the class of a value that its type cannot hold
 IN_RANGE = "s.place OPERATOR(pg_catalog.>=) search.first AND s.place OPERATOR(pg_catalog.<) search.after"
 CREATE_REFUSED = (
@@ -240,6 +241,8 @@ class PostgresWriter(StagedWriter):
             return condition(state)
         if constraint in known:
             return f"{condition(state)}, constraint {constraint}"
+        if state == CHECK and not constraint and self.table.partitioned:
+            return f"{condition(state)}: no partition takes the row, or a trigger refused it"
         return condition(state) + (f", column {column}" if column in self.table.columns else "")
 
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:

@@ -71,7 +71,8 @@ WITH RECURSIVE base AS (
 _COLUMNS = (
     BASE
     + b"""
-SELECT a.attname, t.typname, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
+SELECT a.attname, pg_catalog.format_type(t.oid, greatest(a.atttypmod, base.modifier)), t.typname,
+    (a.attnotnull OR own.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
     NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
     tn.nspname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname, e.typcategory,
     coalesce(c.collisdeterministic, true) AND NOT EXISTS (
@@ -171,10 +172,11 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     oid, kind, has_policies, is_parent, persistence, of_deletes = there
     columns = {}
     for row in connection.execute(_COLUMNS, {"table": oid}):
-        column, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
+        column, declared, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
         inner = Name(of, element) if of else None
         of_column = (Name(schema, of_type), modifier, category, inner, *rest)
-        columns[column] = PostgresColumn(column, of_type, required, nullable, writable, *of_column)
+        flags = required, nullable, writable
+        columns[column] = PostgresColumn(column, of_type, *flags, *of_column, declared=declared)
     unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
     is_rewritten = False in of_deletes
     wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent, is_rewritten=is_rewritten)
@@ -184,7 +186,8 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
     table = Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, cascades=cascades)
     has_fillers = any(of_insert for of_insert, _ in before)
-    return replace(table, rewrites=bool(before), fills=fills, looked_for_fills=has_fillers)
+    table = replace(table, fills=fills, looked_for_fills=has_fillers, partitioned=kind == "p")
+    return replace(table, rewrites=bool(before))
 
 
 # `NEW := f(NEW)`, `INTO NEW`, `CALL p(NEW)`, `RETURN NEW #= ...`: columns that it fills need not be named there.
