@@ -13,14 +13,15 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
-from dbt_reverse_etl.testing import deliver, next_run, opened, person
-from tests.support.sinks.databases import FILES, FileDatabase
+from dbt_reverse_etl.testing import PEOPLE, deliver, next_run, opened, person
+from tests.support.sinks.databases import FILES, FileDatabase, people_of, refused
 from tests.support.sinks.people import a_task, people
 
 FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
@@ -341,3 +342,12 @@ def test_on_duckdb_a_value_in_an_error_is_not_taken_for_its_reason(db: FileDatab
     with closing(dialect.connect("rw")) as connection, pytest.raises(dialect.failure_type) as refusal:
         connection.execute(twice)
     assert dialect.failure(refusal.value)[1].startswith("constraint violated")
+
+
+@pytest.mark.parametrize("db", ["duckdb"], indirect=True)
+def test_on_duckdb_a_row_without_its_parent_is_refused_for_the_foreign_key_and_no_column(db: FileDatabase) -> None:
+    db.run("CREATE TABLE firms (id int PRIMARY KEY)\nINSERT INTO firms VALUES (1)")
+    db.run(people_of(db, "firm int REFERENCES firms (id)"))
+    schema = pa.schema([*PEOPLE, ("firm", pa.int64())])
+    rows = people({**person(1), "firm": 1}, {**person(2), "firm": 5})
+    assert refused(db, rows, schema=schema) == {1: "constraint violated (ConstraintException), foreign key"}

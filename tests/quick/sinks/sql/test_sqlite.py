@@ -338,6 +338,7 @@ def test_a_claim_that_the_engine_sent_in_many_batches_settles_only_if_every_row_
         "CREATE TABLE people (x INTEGER PRIMARY KEY, score REAL, name TEXT, id INTEGER UNIQUE)",
         "CREATE TABLE people (x INTEGER PRIMARY KEY NOT NULL, id INT UNIQUE, name TEXT, score REAL)",
         "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL) STRICT",
+        "CREATE TABLE people (id INTEGER PRIMARY KEY, name ANY, score Any) STRICT",
     ],
 )
 def test_a_users_own_table_is_taken_as_it_is(ddl: str, path: Path, db: sqlite3.Connection) -> None:
@@ -347,6 +348,31 @@ def test_a_users_own_table_is_taken_as_it_is(ddl: str, path: Path, db: sqlite3.C
         assert deliver(sink, a_task(), people(person(1, "Ada"), person(1, "Grace"), person(2))) == [DELIVERED] * 3
     assert db.execute("SELECT id, name, score FROM people").fetchall() == [(1, "Grace", 1.5), (2, "Ada", 1.5)]
     assert db.execute("SELECT sql FROM sqlite_master WHERE name = 'people'").fetchall() == before
+
+
+def test_any_of_a_table_that_is_not_strict_would_make_texts_numbers(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name ANY, score REAL)")
+    with pytest.raises(DestinationError, match="column name of type ANY, which changes values of type string"):
+        sink_on(path).open(a_task())
+
+
+@pytest.mark.parametrize(
+    ("parent", "words"),
+    [
+        ("CREATE TABLE other (id INTEGER PRIMARY KEY)", "names a table that is not there"),
+        ("CREATE TABLE firms (id INTEGER)", "names columns that no unique index is over"),
+    ],
+)
+def test_a_foreign_key_that_points_nowhere_is_named_as_that(
+    parent: str, words: str, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute(parent)
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL, firm REFERENCES firms (id))")
+    task = a_task(pa.schema([*PEOPLE, ("firm", pa.int64())]))
+    with opened(sink_on(path), task) as sink:
+        (result,) = sink.deliver(batch_of(task, people({**person(1), "firm": 1}))).results
+    assert result.outcome is FATAL
+    assert result.reason.endswith(words)
 
 
 def test_deletes_use_the_key_index(path: Path, db: sqlite3.Connection) -> None:

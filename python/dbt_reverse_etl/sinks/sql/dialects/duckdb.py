@@ -51,6 +51,7 @@ _INTEGERS = frozenset(
     f"{sign}{kind}" for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 )
 _DECIMAL = re.compile(r"DECIMAL\(\d+,(\d+)\)")
+_FOREIGN_KEY = "Violates foreign key constraint"
 _EXPRESSION = re.compile(r"""'"((?:[^"]|"")+)"'|(\w+)""")
 
 
@@ -278,7 +279,8 @@ class DuckdbWriter(StagedWriter):
         except duckdb.Error as error:
             said, reason = self.fault_of(connection, error)
             names = (name for name in self.table.names if name and re.search(rf"\b{re.escape(name)}\b", said))
-            named = max(names, key=len, default="")
+            # Of a foreign key the error names a column of the other table.
+            named = "foreign key" if _FOREIGN_KEY in said else max(names, key=len, default="")
             raise RolledBack(f"{reason}, {named}" if named else reason) from None
         finally:
             with suppress(duckdb.TransactionException):  # one that is aborted; its end takes the stage along

@@ -29,6 +29,7 @@ from dbt_reverse_etl.sinks.sql.values import Form, cast_to, date_text, decimal_t
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST = (3, 31, 0)  # the first that tells generated columns
+FIRST_STRICT = (3, 37, 0)
 EXACT_DIGITS = 15  # SQLite keeps that many when it turns decimal text into REAL
 NAN = "NaN, which SQLite would store as NULL"
 DISK_FULL = "the database or disk is full"
@@ -43,7 +44,12 @@ FAILURES: tuple[tuple[str, Outcome, str], ...] = (
     ("unable to open", Outcome.FATAL, "the file cannot be opened"),
     ("disk image is malformed", Outcome.FATAL, "the database file is damaged"),
     ("not a database", Outcome.FATAL, "the file is not an SQLite database"),
-    ("no such table", Outcome.FATAL, "the table has vanished"),
+    (
+        "no such table",
+        Outcome.FATAL,
+        "the table has vanished, or a foreign key or trigger of it names a table that is not there",
+    ),
+    ("foreign key mismatch", Outcome.FATAL, "a foreign key of the table names columns that no unique index is over"),
     ("no column named", Outcome.FATAL, "a column has vanished"),
     ("no such column", Outcome.FATAL, "a column has vanished"),
     ("no such function", Outcome.FATAL, OF_OTHERS),
@@ -177,6 +183,8 @@ class SqliteDialect(FileDialect):
         wrong = ("a view or virtual table", "a table", "name the table that holds the rows")
         query = 'SELECT name, type, "notnull", dflt_value, hidden FROM pragma_table_xinfo(?)'
         rows = connection.execute(query, (name.name,)).fetchall()
+        if _keeps_any(connection, name.name):
+            rows = [(column, "" if str(of).upper() == "ANY" else of, *rest) for column, of, *rest in rows]
         indexes = self._unique_indexes(connection, name.name)
         alias = self._rowid_alias(connection, name.name, indexes)
         columns = {
@@ -254,6 +262,14 @@ def _kind(connection: sqlite3.Connection, name: str) -> str | None:
     if row is None:
         return None
     return "virtual" if str(row[1]).upper().startswith("CREATE VIRTUAL") else str(row[0])
+
+
+def _keeps_any(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether the table is STRICT, where ANY is no affinity."""
+    if sqlite3.sqlite_version_info < FIRST_STRICT:
+        return False
+    query = "SELECT strict FROM pragma_table_list(?) WHERE schema = 'main'"
+    return bool(connection.execute(query, (table,)).fetchone() == (1,))
 
 
 def _affinity(declared: str) -> str | None:
