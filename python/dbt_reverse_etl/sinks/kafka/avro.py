@@ -33,6 +33,9 @@ _STRATEGY = {"subject.name.strategy": topic_subject_name_strategy}
 _UNKNOWN = (40402, 40403)  # codes of a version, and of a schema, that the registry does not have
 _INCOMPATIBLE = 409
 _REFUSED = (401, 403)
+_NOT_FOUND = 404
+_FRAMED = b"\0"  # begins a value that has a schema
+_ODD = (TypeError, KeyError, AttributeError)  # what the client makes of JSON of another form
 _Answer = TypeVar("_Answer")
 
 
@@ -58,10 +61,8 @@ class Avro:
         number: object = None
         with suppress(ValueError, TypeError, AttributeError):  # an answer that is no JSON, or no object
             number = self._asked(lambda: self._client.register_schema(self._subject, Schema(self._text, "AVRO")))
-        if not isinstance(number, int):
-            found, expected = "an answer without a schema's id", "a schema registry, not a console or a login page"
-            where, next_step = f"schema registry {self._url}", "check schema_registry_url, and push again"
-            raise DestinationError(Problem(where, found, expected, next_step))
+        if not isinstance(number, int) or not 0 <= number < 2**32:  # the room of an id in a message
+            raise DestinationError(self._no_registry("an answer without a schema's id"))
 
     def encode(self, rows: pa.Table) -> Encoded:
         """The columns of the schema as messages; a row is refused as by JSON, but for NaN and Infinity, which Avro has."""
@@ -78,9 +79,18 @@ class Avro:
         """The fields of a value; None: it is not one of a schema of this registry. Raises DestinationError."""
         try:
             found = self._asked(lambda: self._reading(value))
-        except (SerializationError, ValueError, EOFError, IndexError):
+        except (SerializationError, ValueError, EOFError, IndexError, *_ODD):
+            if value[:1] == _FRAMED and not self._has_schema(value):
+                raise DestinationError(self._no_registry("an answer without a schema")) from None
             return None
         return found if isinstance(found, dict) else None
+
+    def _has_schema(self, value: bytes) -> bool:
+        """Whether the registry has a schema of this value, of whatever type; its answer is in the client's memory."""
+        with suppress(ValueError, *_ODD):
+            number = int.from_bytes(value[1:5], "big")
+            return self._asked(lambda: self._client.get_schema(number, self._subject)).schema_str is not None
+        return False
 
     def _reading(self, value: bytes) -> Any:
         try:
@@ -110,7 +120,9 @@ class Avro:
             raise DestinationError(Problem(where, found, expected, next_step)) from None
 
     def _problem(self, status: int) -> Problem:
-        where = f"schema registry, subject {self._subject}"
+        if status == _NOT_FOUND or 300 <= status < 400:
+            return self._no_registry(f"status {status}")
+        where = f"schema registry {self._url}, subject {self._subject}"
         if status == _INCOMPATIBLE:
             found = "it refuses the schema as incompatible with the one it has"
             expected = "one that the subject's compatibility allows: fields may come and go, their types may not change"
@@ -125,6 +137,13 @@ class Avro:
                 "look into its log",
             )
         return Problem(where, found, expected, next_step)
+
+    def _no_registry(self, found: str) -> Problem:
+        expected, next_step = (
+            "a schema registry, not a console or a login page",
+            "check schema_registry_url, and push again",
+        )
+        return Problem(f"schema registry {self._url}", found, expected, next_step)
 
 
 def _client(settings: KafkaSettings) -> SchemaRegistryClient:

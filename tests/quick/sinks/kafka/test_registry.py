@@ -23,12 +23,14 @@ def answering(status: int, body: bytes) -> Iterator[str]:
     """The URL of a server that answers each request like this."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
             """Nothing to the terminal."""
@@ -63,6 +65,10 @@ def avro(url: str, **more: Any) -> Avro:
         (200, b'"canary"'),
         (200, b'{"id": "canary"}'),
         (200, b'{"id": null}'),
+        (200, b'{"id": -1}'),
+        (200, b'{"id": 4294967296}'),
+        (302, b""),
+        (404, b"canary"),
     ],
 )
 def test_what_is_no_schema_registry_is_named_before_the_first_message(status: int, body: bytes) -> None:
@@ -72,6 +78,55 @@ def test_what_is_no_schema_registry_is_named_before_the_first_message(status: in
     ):
         avro(url).register()
     assert "canary" not in str(caught.value)
+    assert url in str(caught.value)
+
+
+FOREIGN = b"\0\0\0\0\7\2\1"
+
+
+@pytest.mark.guarantee("Kafka")
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"<html>canary: log in</html>"),
+        (200, b"{}"),
+        (200, b"[]"),
+        (200, b'"canary"'),
+        (200, b""),
+        (404, b"canary"),
+    ],
+)
+def test_what_is_no_schema_registry_is_named_when_a_topic_is_read(status: int, body: bytes) -> None:
+    with (
+        answering(status, body) as url,
+        pytest.raises(DestinationError, match=r"not a console.*check schema") as caught,
+    ):
+        avro(url).decode(FOREIGN)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b'{"schema": "{}"}'),
+        (200, b'{"schemaType": "PROTOBUF", "schema": "message A {}"}'),
+        (200, b'{"schema": "{\\"type\\": \\"double\\"}"}'),
+        (404, b'{"error_code": 40403, "message": "of another registry"}'),
+    ],
+)
+def test_a_value_of_another_schema_is_none_of_ours(status: int, body: bytes) -> None:
+    with answering(status, body) as url:
+        assert avro(url).decode(FOREIGN) is None
+        assert avro(url).decode(b"{}") is None
+
+
+def test_a_registry_that_fails_is_named_with_its_url() -> None:
+    with (
+        answering(501, b"canary") as url,
+        pytest.raises(DestinationError, match=r"found status 501.*its log") as caught,
+    ):
+        avro(url).register()
+    assert url in str(caught.value)
 
 
 def test_a_schema_with_an_id_is_registered() -> None:
