@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile
 
 CLIENT = "dbt-reverse-etl"
@@ -55,19 +56,19 @@ class KafkaSettings(Settings):
     bootstrap_servers: str
     security_protocol: Protocol | None = None
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    sasl_username: str | None = Field(default=None, min_length=1)
-    sasl_password: SecretStr | None = None
+    sasl_username: OneLine | None = Field(default=None, min_length=1)
+    sasl_password: SecretLine | None = None
     ssl_ca_location: ProjectCa | None = Field(default=None, min_length=1)
     ssl_certificate_location: ProjectFile | None = Field(default=None, min_length=1)
     ssl_key_location: ProjectFile | None = Field(default=None, min_length=1)
-    ssl_key_password: SecretStr | None = None
+    ssl_key_password: SecretLine | None = None
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     timeout: float = Field(default=60, ge=1, le=300)
     create_object: bool = False
     replication_factor: int | None = Field(default=None, ge=1)
     schema_registry_url: str | None = None
-    schema_registry_user: str | None = Field(default=None, min_length=1)
-    schema_registry_password: SecretStr | None = None
+    schema_registry_user: OneLine | None = Field(default=None, min_length=1)
+    schema_registry_password: SecretLine | None = None
     schema_registry_ca_location: ProjectFile | None = Field(default=None, min_length=1)
 
     @field_validator("bootstrap_servers")
@@ -86,9 +87,10 @@ class KafkaSettings(Settings):
     def _is_registry(cls, url: str | None) -> str | None:
         parts = urlsplit(url or "")
         safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-        if url is not None and not (safe and parts.hostname and "@" not in parts.netloc and "," not in url):
+        if url is not None and not (safe and parts.hostname and "@" not in parts.netloc and not {*",?#"} & {*url}):
             raise ValueError(
-                "found something else; expected one URL with https, for this machine also http, without a login in it; next: correct it"
+                "found something else; expected one URL with https, for this machine also http, "
+                "without a login, ? or # in it; next: correct it"
             )
         return url
 
@@ -98,6 +100,10 @@ class KafkaSettings(Settings):
         if (login[0] is None) != (login[1] is None):
             raise ValueError(
                 "found one of schema_registry_user and schema_registry_password; expected both; next: add the other"
+            )
+        if ":" in (self.schema_registry_user or ""):
+            raise ValueError(
+                "found a colon in schema_registry_user, where HTTP ends the user; expected a user without one; next: correct it"
             )
         if self.schema_registry_url is None and (login[0] is not None or self.schema_registry_ca_location is not None):
             raise ValueError("found settings of a schema registry; expected schema_registry_url; next: add it")

@@ -26,6 +26,11 @@ from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 
 SECRET = "canary-password-16180339"
 LOGIN = {"sasl_mechanism": "PLAIN", "sasl_username": "crm", "sasl_password": SECRET}
+REGISTRY = {
+    "schema_registry_url": "https://registry.example.com",
+    "schema_registry_user": "crm",
+    "schema_registry_password": SECRET,
+}
 AWAY, HERE = "b2.example.com:9093,b1.example.com:9093", "127.0.0.1:9092"
 DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 
@@ -71,6 +76,9 @@ def test_tls_is_the_default_away_from_this_machine(servers: str, more: dict[str,
         {"schema_registry_url": f"https://crm:{SECRET}@registry.example.com"},
         {"schema_registry_url": "https://a.example.com,http://b.example.com"},
         {"schema_registry_url": "registry"},
+        {"schema_registry_url": "https://registry.example.com/?a=b"},
+        {"schema_registry_url": "https://registry.example.com#a"},
+        {**REGISTRY, "schema_registry_user": f"crm:{SECRET}"},
         {"schema_registry_url": "https://registry.example.com", "schema_registry_password": SECRET},
         {"schema_registry_user": "crm", "schema_registry_password": SECRET},
         # They load libraries, run commands, or weaken what is promised.
@@ -89,6 +97,18 @@ def test_tls_is_the_default_away_from_this_machine(servers: str, more: dict[str,
 def test_what_is_unsafe_or_would_have_no_effect_is_refused_without_its_secrets(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
         KafkaSettings.model_validate({"bootstrap_servers": AWAY, **wrong})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", ["sasl_username", "sasl_password", "ssl_key_password", "schema_registry_user", "schema_registry_password"]
+)
+def test_a_line_break_at_an_end_is_refused_with_where_to_look(key: str) -> None:
+    of_key = {f"ssl_{name}_location": f"{name}.pem" for name in ("certificate", "key")}
+    given = {"bootstrap_servers": AWAY, **LOGIN, **REGISTRY, **of_key, "ssl_key_password": SECRET}
+    KafkaSettings.model_validate(given)
+    with pytest.raises(ValidationError, match="look for a line break at the end of the variable") as caught:
+        KafkaSettings.model_validate(given | {key: f"{given[key]}\n"})
     assert SECRET not in str(caught.value)
 
 
