@@ -50,6 +50,7 @@ class Dialect(ABC):
         moment_types: of a column that `soft_delete` may name.
         object_suffix: ends the DDL of an object.
         id_type, table_suffix: of our own tables.
+        state_setting: that names where they are.
         raise_fence: writes a fence unless a newer one is there.
         hold_fence: a statement that locks the fence where a query cannot.
         lock_fence, lock_record: end of a query that locks the row against others.
@@ -76,6 +77,7 @@ class Dialect(ABC):
     object_suffix: ClassVar[str] = ""
     id_type: ClassVar[str] = "text NOT NULL"
     table_suffix: ClassVar[str] = ""
+    state_setting: ClassVar[str] = "state_schema"
     raise_fence: ClassVar[str] = (
         "INSERT INTO {fences} AS f VALUES (?, ?) ON CONFLICT (sync_id) DO UPDATE SET fence = excluded.fence "
         "WHERE f.fence {lt} excluded.fence"
@@ -107,7 +109,7 @@ class Dialect(ABC):
     @property
     def state_schema(self) -> str | None:
         """Where our two tables stand; None: beside the object."""
-        return getattr(self.settings, "state_schema", None)
+        return getattr(self.settings, self.state_setting, None)
 
     @property
     def adds_columns(self) -> bool:

@@ -128,7 +128,9 @@ class SqlSink(Sink):
             if not self._dialect.exists(connection, name):
                 return f"the table {name}"
             if fence is None:
-                return f"the record of this sync in {record.fences}"
+                setting = self._dialect.state_setting
+                moved = f", or {setting} was changed: then set it back" if hasattr(self._settings, setting) else ""
+                return f"the record of this sync in {record.fences}{moved}"
             refuse_older(fence, task)
             return None
 

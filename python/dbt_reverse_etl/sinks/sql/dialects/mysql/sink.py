@@ -66,6 +66,7 @@ class MysqlDialect(Dialect):
     object_suffix = f" ENGINE={ENGINE} {UTF8}"
     id_type = "varchar(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
     table_suffix = f" ENGINE={ENGINE}"
+    state_setting = "state_database"
     raise_fence = "INSERT INTO {fences} VALUES (?, ?) ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))"
     lock_fence = " LOCK IN SHARE MODE"
     lock_record = " FOR UPDATE"  # without the lock, a record whose COMMIT is still on its way would not be seen
@@ -78,10 +79,6 @@ class MysqlDialect(Dialect):
     def holder(self) -> str:
         """The server: an object may be in another database than that of the settings."""
         return self.settings.server
-
-    @property
-    def state_schema(self) -> str | None:
-        return self.settings.state_database
 
     def server_problem(self, connection: Connection[Any]) -> Wrong | None:
         query = "SELECT VERSION(), @@read_only, @@innodb_read_only"
