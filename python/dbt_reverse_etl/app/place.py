@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dbt_reverse_etl.base.dbt_options import project_settings, told
+from dbt_reverse_etl.base.dbt_options import project_settings, told, variables
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
 from dbt_reverse_etl.config import validation
 from dbt_reverse_etl.config.destinations import PlanOnly
@@ -49,15 +49,14 @@ class Place:
         return Project(self.artifacts, self.profiles, target, self.folder, self.env)
 
     def target(self) -> str:
-        """That of the manifest, which names its tables; another one that is asked for is an error."""
+        """That of the manifest, which names its tables; another one that is asked for, also as dbt's variable, is an error."""
         manifest = self.project("").manifest()
         written, self._made_with = target_of(manifest), profile_of(manifest)
-        if self._target and written and self._target != written:
-            expected, next_step = (
-                f"{written}, the target of manifest.json",
-                f"run dbt with --target {self._target}, or leave it out here",
-            )
-            raise ConfigurationError(Problem("--target", self._target, expected, next_step))
+        asked = self._target or told("TARGET", self.env)
+        if asked and written and asked != written:
+            where = "--target" if self._target else " or ".join(variables("TARGET"))
+            next_step = f"run dbt with --target {asked}, or give --target {written} here"
+            raise ConfigurationError(Problem(where, asked, f"{written}, the target of manifest.json", next_step))
         return written or self.asked_target()
 
     def asked_target(self) -> str:

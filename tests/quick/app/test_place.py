@@ -74,6 +74,32 @@ def test_a_session_is_that_of_the_dbt_profile_that_the_manifest_was_made_with_un
 
 
 @pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("asked", ["--target", "DBT_TARGET", "DBT_ENGINE_TARGET"])
+def test_a_target_that_is_asked_for_and_is_not_that_of_the_manifest_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    meta = {"reverse_etl_made_for": {"target": "dev", "profile": "shop"}}
+    (project / "target").mkdir()
+    manifest = {"nodes": {LEDGER_NODE: {"config": {"meta": meta}}}, "metadata": {}}
+    (project / "target" / "manifest.json").write_text(json.dumps(manifest))
+    for name in ("DBT_TARGET", "DBT_ENGINE_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+
+    def place(target: str) -> Place:
+        if asked == "--target":
+            return Place(project, None, target, None)
+        monkeypatch.setenv(asked, target)
+        return Place(project, None, None, None)
+
+    assert place("dev").target() == "dev"
+    with pytest.raises(ConfigurationError, match=rf"{asked}.*: found prod; .*or give --target dev here") as caught:
+        place("prod").target()
+    assert "expected dev, the target of manifest.json" in str(caught.value)
+    monkeypatch.setenv("DBT_TARGET", "prod")
+    assert Place(project, None, "dev", None).target() == "dev", "the option goes before the variable, as in dbt"
+
+
+@pytest.mark.guarantee("dbt and its commands")
 @pytest.mark.parametrize(
     ("left", "code", "found"),
     [(None, ExitCode.USAGE, "no such file"), ('{"nodes": ', ExitCode.FAILED, r"unreadable \(JSONDecodeError\)")],
