@@ -58,7 +58,7 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
 @click.command()
 @project_options
 def retry(place: Place, selectors: tuple[str, ...], as_json: bool) -> int:
-    """Push the syncs whose last push left rows behind, rows that wait or are parked included."""
+    """Push what the last dbt run made due and each sync that left rows behind, rows that wait or are parked included."""
     from dbt_reverse_etl.app.project import Ask
 
     return _pushed(place.project(), place, as_json, selectors=selectors, ask=Ask.RETRY)

@@ -212,6 +212,17 @@ def test_a_retry_pushes_what_did_not_end_well_or_left_a_row_and_that_of_whose_re
 
 
 @pytest.mark.parametrize(
+    ("ask", "names"), [(Ask.RUN, ["b"]), (Ask.DBT_RETRY, ["a", "b"]), (Ask.RETRY, ["a", "b"]), (Ask.PUSH, ["a", "c"])]
+)
+def test_a_retry_pushes_what_the_last_run_made_due_with_what_was_left_behind_and_a_push_what_is_behind(
+    ask: Ask, names: list[str]
+) -> None:
+    left = replace(at(A, 5, status="failed"), states=at(A, 5, status="failed").states | at(B, 5).states)
+    wanted = invocation._wanted(ask, invocation.Due([B], []), DUE, left, pusher(orders=5, customers=5))
+    assert [one.sync.name for one in wanted.push] == names
+
+
+@pytest.mark.parametrize(
     ("told", "heads", "is_behind"),
     [
         (Overview(), {}, False),
