@@ -77,7 +77,7 @@ class SyncSettings(Settings):
         push_on: dbt commands that push; any other only plans. `dbt retry` counts as the command that it retries.
         owns_object: every row of the object belongs to this sync, so that the object may be replaced as a whole. Needs `mode: mirror`.
         full_load_above: with `owns_object`: replace the object if more rows changed than this number, or share of the model's rows.
-        renamed_from: former name of the exposure, whose position is taken over; `project.name` if the project was renamed too.
+        renamed_from: former name of the exposure, whose position is taken over; the first one after several renames; `project.name` if the project was renamed too.
         options: those of the type of destination.
     """
 

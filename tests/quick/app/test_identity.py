@@ -138,6 +138,8 @@ def test_once_renamed_from_is_removed_the_position_is_still_found() -> None:
         ledger.push(CRM)
         ledger.push(replace(CRM, name="crm_people", renamed_from="crm_contacts"))
         assert offered(ledger, replace(CRM, name="crm_people")) == "crm_contacts"
+        twice = replace(CRM, name="crm_persons", renamed_from="crm_people")
+        assert offered(ledger, twice) == "crm_contacts", "it is kept at later renames"
 
 
 def test_rows_of_another_changelog_at_the_same_place_are_said_and_stop_nobody() -> None:
