@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from dbt_reverse_etl.base import sql
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.config.settings import Changelog
 from dbt_reverse_etl.delivery.ports import OneRow
 from dbt_reverse_etl.warehouse.head import Head
@@ -17,24 +17,27 @@ from dbt_reverse_etl.warehouse.head import Head
 def fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
     """The changelogs whose key has the columns of the text. Its values are not repeated in an error."""
     try:
-        read = json.loads(given)
+        read = json.loads(given, object_pairs_hook=tuple)  # an object, in which a name may come twice
     except (ValueError, RecursionError):
         read = None
-    if not isinstance(read, dict):
+    if not isinstance(read, tuple):
         expected = 'a key as JSON, such as {"customer_id": 1}'
         raise ConfigurationError(Problem("--key", "text that is no JSON object", expected, "put it into single quotes"))
-    if any(isinstance(value, dict | list) for value in read.values()):
+    if any(isinstance(value, tuple | list) for _, value in read):
         raise ConfigurationError(
             Problem("--key", "a list or an object as a value", "plain values", "write the key as the model has it")
         )
-    columns = {name.casefold() for name in read}
-    found = [
-        one for one in changelogs if {name.casefold() for name in one.key} == columns and len(read) == len(columns)
-    ]
+    columns = sorted(name.casefold() for name, _ in read)
+    found = [one for one in changelogs if sorted(name.casefold() for name in one.key) == columns]
     if not found:
         known = "; ".join(f"{one.name}: {', '.join(one.key)}" for one in changelogs) or "none"
         raise ConfigurationError(
-            Problem("--key", f"the columns {', '.join(read)}", f"the key of a chosen changelog: {known}", "correct it")
+            Problem(
+                "--key",
+                f"the columns {', '.join(name for name, _ in read)}",
+                f"the key of a chosen changelog: {known}",
+                "correct it",
+            )
         )
     return found
 
@@ -43,7 +46,7 @@ def stored_key(spark: SparkSession, head: Head, changelog: Changelog, given: str
     """The key as the ledger writes it.
 
     Raises:
-        ReverseEtlError: its values do not fit the columns.
+        ConfigurationError: its values do not fit the columns.
     """
     types = {name.casefold(): type_ for name, type_ in head.columns}
     typed = {name: types[name.casefold()] for name in head.key}
@@ -51,7 +54,7 @@ def stored_key(spark: SparkSession, head: Head, changelog: Changelog, given: str
     stored, bucket = spark.sql(query).collect()[0]
     if stored is None:
         expected = ", ".join(f"{name} {type_}" for name, type_ in typed.items())
-        raise ReverseEtlError(
+        raise ConfigurationError(
             Problem("--key", f"a value that is no key of {changelog.name}", expected, "correct the value")
         )
     return OneRow(stored, bucket)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.app.keys import fitting
+from dbt_reverse_etl.app.keys import fitting, stored_key
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.commands import looking
@@ -34,6 +34,7 @@ LINES = Changelog("model.shop.lines", "lines", "lines", ("shop", "id"), Changelo
         '{"name": "Ann"}',
         '{"shop": 1}',
         '{"id": 1, "ID": 2}',
+        '{"id": 1, "id": 2}',
         '{"id": [1]}',
         '{"id": {"id": 1}}',
         '{"id": ' + "[" * 100_000 + "]" * 100_000 + "}",
@@ -45,6 +46,15 @@ def test_what_is_no_key_is_refused_by_its_text(given: str) -> None:
         fitting(given, [PEOPLE, LINES])
     assert refused.value.exit_code is ExitCode.USAGE
     assert len(str(refused.value)) < 400
+    assert "Ann" not in str(refused.value)
+
+
+def test_a_value_that_the_columns_do_not_take_is_a_wrong_command_line_and_not_shown() -> None:
+    spark: Any = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: [(None, None)]))
+    head: Any = SimpleNamespace(columns=[("id", "bigint")], key=["id"])
+    with pytest.raises(ReverseEtlError, match="a value that is no key of people; expected id bigint") as refused:
+        stored_key(spark, head, PEOPLE, '{"id": "Ann"}')
+    assert refused.value.exit_code is ExitCode.USAGE
     assert "Ann" not in str(refused.value)
 
 
