@@ -28,7 +28,7 @@
 {# The runner's plugin hears it, and raises what the syncs of this changelog have against these columns: nothing is written yet. #}
 {% macro _tell_columns(columns) %}
     {%- do log('dbt-reverse-etl: columns of ' ~ model.unique_id ~ ': ' ~ tojson(columns)) -%}
-    {%- set is_heard = env_var('DBT_REVERSE_ETL_LISTENS', '') or env_var('DBT_REVERSE_ETL_PUSH', 'on') | lower == 'off' or var('reverse_etl_pushed_elsewhere', false) -%}
+    {%- set is_heard = env_var('DBT_REVERSE_ETL_LISTENS', '') or env_var('DBT_REVERSE_ETL_PUSH', '') | trim | lower == 'off' or var('reverse_etl_pushed_elsewhere', false) -%}
     {%- set syncs = [] if is_heard else reverse_etl._syncs_of(model) -%}
     {%- if syncs -%}
         {%- do exceptions.warn(

@@ -28,7 +28,7 @@
   schema of their own would go into the destinations of production.
 #}
 {% macro _not_handed_over() %}
-    {%- set switch = env_var('DBT_REVERSE_ETL_PUSH', 'on') | lower -%}
+    {%- set switch = env_var('DBT_REVERSE_ETL_PUSH', '') | trim | lower or 'on' -%}
     {%- if switch not in ['on', 'off', 'plan'] -%}
         {{ exceptions.raise_compiler_error("DBT_REVERSE_ETL_PUSH: found '" ~ switch ~ "'; expected off, plan or on; correct or unset it") }}
     {%- elif switch != 'on' -%}

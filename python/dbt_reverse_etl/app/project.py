@@ -116,12 +116,12 @@ class Project:
 
 
 def switch_of(env: Mapping[str, str]) -> str:
-    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says.
+    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says; an empty one is an unset one.
 
     Raises:
         ConfigurationError: another word.
     """
-    word = env.get(SWITCH, ON).lower()
+    word = env.get(SWITCH, "").strip().lower() or ON
     if word not in (OFF, PLAN, ON):
         raise ConfigurationError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
     return word

@@ -36,12 +36,13 @@ def test_a_push_that_is_switched_off_says_that_nothing_is_pushed(
     command: str, project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = {}
-    for word in ("off", "on"):
+    for word in ("off", "on", "", " on"):
         monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", word)
         assert cli.main([command], standalone_mode=False, obj={}) == 0
         said[word] = "".join(capfd.readouterr())
     assert "Nothing is pushed: DBT_REVERSE_ETL_PUSH is off. Unset it to push" in said["off"]
     assert "Nothing to push." in said["on"]
+    assert said["on"] == said[""] == said[" on"], "an empty variable is an unset one"
     assert "Nothing to push." not in said["off"], "as if nothing had been left"
 
 

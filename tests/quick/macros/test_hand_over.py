@@ -74,8 +74,9 @@ def test_a_production_job_or_a_target_with_a_name_of_its_own_hands_its_syncs_ove
 
 @pytest.mark.guarantee("dbt and its commands")
 def test_the_switch_of_the_environment_in_which_dbt_runs_keeps_its_syncs() -> None:
-    assert handed_over("prod", DBT_REVERSE_ETL_PUSH="on")[1] == []
-    exposures, logged = handed_over("prod", DBT_REVERSE_ETL_PUSH="OFF")
+    for word in ("on", "", " On "):
+        assert handed_over("prod", DBT_REVERSE_ETL_PUSH=word)[1] == []
+    exposures, logged = handed_over("prod", DBT_REVERSE_ETL_PUSH=" OFF")
     assert (exposures, logged) == ({}, ["push_customers: no sync is pushed, because DBT_REVERSE_ETL_PUSH is off"])
     exposures, (line,) = handed_over("prod", DBT_REVERSE_ETL_PUSH="plan")
     assert (exposures, "set it on the cluster" in line) == ({}, True)
