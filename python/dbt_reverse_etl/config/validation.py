@@ -78,7 +78,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str,
     if kind == "missing":
         return Problem(where, "nothing", "a value: it is required", f"add `{path[-1]}:`")
     if kind == "extra_forbidden":
-        allowed = [*_keys_at(model, path[:-1]), *(place.also if len(path) == 1 else ())]
+        allowed = [*_keys_at(model, path[:-1], detail["loc"][-2:-1]), *(place.also if len(path) == 1 else ())]
         if (renamed := _RENAMED.get(path[-1])) in allowed:
             return Problem(where, "a former name", f"its name of now, {renamed}", f"rename it to `{renamed}`")
         expected = f"one of {', '.join(allowed)}" if allowed else "no key here"
@@ -142,8 +142,15 @@ def _step(given: Any, part: int | str) -> tuple[Any] | None:
     return None
 
 
-def _keys_at(model: type[BaseModel], path: Path) -> list[str]:
-    return list(dict.fromkeys(name for found in _models_at(model, path) for name in _names(found)))
+def _keys_at(model: type[BaseModel], path: Path, branch: Sequence[object] = ()) -> list[str]:
+    """Of a union those of the branch whose tag is written, if it has tags."""
+    models = _models_at(model, path)
+    tagged = [
+        found
+        for found in models
+        if any(tag in get_args(info.annotation) for info in found.model_fields.values() for tag in branch)
+    ]
+    return list(dict.fromkeys(name for found in tagged or models for name in _names(found)))
 
 
 def _models_at(model: type[BaseModel], path: Path) -> list[type[BaseModel]]:

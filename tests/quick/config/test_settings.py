@@ -75,6 +75,26 @@ def test_the_former_name_of_a_full_compare_is_refused_with_the_new_one() -> None
     assert "rename it to `full_compare_every`" in str(problems[0])
 
 
+@pytest.mark.parametrize(
+    ("capture", "keys"),
+    [
+        ({"strategy": "compare", "full_compare_every": 5}, "strategy"),
+        ({"strategy": "feed", "operation": "op", "sequence": "n", "updated_at": "at"},
+         "strategy, operation, sequence, operations, overlap"),
+        ({"strategy": "cdf", "table": "t", "updated_at": "at"},
+         "full_compare_every, on_drift, recapture_by, full_above, strategy, table, key"),
+    ],
+)  # fmt: skip
+def test_a_key_of_another_strategy_is_answered_with_those_of_the_one_that_is_written(
+    capture: dict[str, str], keys: str
+) -> None:
+    problems: list[Problem] = []
+    assert validate(ChangelogSettings, {"capture": capture}, Place("m.yml", ("meta",)), problems) is None
+    (problem,) = problems
+    assert problem.expected == f"one of {keys}"
+    assert "did you mean" not in problem.next_step
+
+
 @pytest.mark.parametrize("name", ["${env:HOME}", "a${b}", "a${b\u00a0c}"])
 def test_a_field_in_whose_name_spark_replaces_a_variable_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="in their names, which Spark replaces"):
