@@ -59,6 +59,8 @@ def _mapping(fields: object) -> object:
         if len({name.casefold() for name in fields}) < len(fields):
             raise PydanticCustomError("fields", "each column once")
         return {name: name for name in fields}
+    if fields is not None and not isinstance(fields, Mapping):
+        raise PydanticCustomError("fields", "a list of columns, or a mapping of columns to fields")
     return fields
 
 
@@ -97,7 +99,10 @@ class SyncSettings(Settings):
     @model_validator(mode="after")
     def _owns(self) -> SyncSettings:
         if self.owns_object and self.mode is not Mode.MIRROR:
-            raise PydanticCustomError("owns_object", "owns_object with mode: mirror: only a mirror owns every row")
+            found = (
+                f"found owns_object in mode {self.mode.value}; expected mode: mirror, as only a mirror owns every row"
+            )
+            raise PydanticCustomError("owns_object", f"{found}; next: set mode: mirror, or remove owns_object")
         return self
 
     @field_validator("fields")

@@ -21,6 +21,14 @@ M = TypeVar("M", bound=BaseModel)
 
 _RENAMED = {"drift": "grace", "queue": "folder", "reconcile_every": "full_compare_every"}
 _CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
+# Where pydantic has words of Python.
+_EXPECTED = {
+    "string_too_short": "a text of {min_length} or more characters",
+    "string_too_long": "a text of at most {max_length} characters",
+    "too_short": "{min_length} or more entries",
+    **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type", "frozen_set_type"), "a list"),
+}
 LONGEST_SHOWN = 40
 # What a validator says in three parts.
 _PARTS = re.compile(r"found (?P<found>.*?); expected (?P<expected>.*); next: (?P<next_step>.*)", re.DOTALL)
@@ -63,6 +71,8 @@ def validate(model: type[M], given: Mapping[str, Any], place: Place, problems: l
 def described(value: object) -> str:
     """A value by its type alone."""
     names = {str: "a text", bool: "a boolean", int: "a number", float: "a number", dict: "a mapping", list: "a list"}
+    if value == "":
+        return "an empty text"
     return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
@@ -104,6 +114,8 @@ def _said(detail: dict[str, Any], given: Mapping[str, Any], place: Place) -> str
     """The message of a validator: what was expected, or three parts."""
     if detail["type"] == "union_tag_invalid":
         return f"one of {detail['ctx']['expected_tags']}"
+    if expected := _EXPECTED.get(detail["type"]):
+        return expected.format_map(detail.get("ctx", {}))
     if detail["type"] == "invalid-json-value":  # YAML reads 2024-01-31 as a date
         return f"found {described(detail['input'])}; expected a value that JSON has; next: put it into quotes"
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dbt_reverse_etl.base.errors import Problem
 from dbt_reverse_etl.config.guards import Guards, Threshold
 from dbt_reverse_etl.config.settings import ChangelogSettings, SyncSettings
 from dbt_reverse_etl.config.validation import Place, validate
+from dbt_reverse_etl.sinks.singer.settings import SingerSettings
+from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
 
 counts = st.integers(0, 10**12)
 
@@ -93,6 +95,43 @@ def test_a_key_of_another_strategy_is_answered_with_those_of_the_one_that_is_wri
     (problem,) = problems
     assert problem.expected == f"one of {keys}"
     assert "did you mean" not in problem.next_step
+
+
+@pytest.mark.guarantee("Configuration")
+@pytest.mark.parametrize(
+    ("model", "written", "said"),
+    [
+        (SyncSettings, {"where": ""}, "where: found an empty text; expected a text of 1 or more characters"),
+        (SyncSettings, {"push_on": "build"}, "push_on: found a text; expected a list"),
+        (
+            SyncSettings,
+            {"fields": "id"},
+            "fields: found a text; expected a list of columns, or a mapping of columns to",
+        ),
+        (
+            SyncSettings,
+            {"fields": ["id", {"n": "m"}]},
+            "fields: found a list; expected a list of columns, or a mapping",
+        ),
+        (SyncSettings, {"guards": None}, "guards: found nothing; expected a mapping"),
+        (SyncSettings, {"options": []}, "options: found a list; expected a mapping"),
+        (SyncSettings, {"owns_object": True}, "meta: found owns_object in mode upsert; expected mode: mirror"),
+        (ChangelogSettings, {"capture": None}, "capture: found nothing; expected a mapping"),
+        (PostgresSettings, {"database": "d" * 64}, "database: found a text; expected a text of at most 63 characters"),
+        (SingerSettings, {"command": []}, "command: found a list; expected 1 or more entries"),
+    ],
+)
+def test_a_value_of_another_kind_is_answered_in_the_words_of_yaml(
+    model: type[BaseModel], written: dict[str, Any], said: str
+) -> None:
+    needed: dict[type[BaseModel], dict[str, Any]] = {
+        SyncSettings: {"destination": "crm", "object": "people"},
+        PostgresSettings: {"host": "db", "database": "crm", "user": "etl", "password": "long enough"},
+    }
+    problems: list[Problem] = []
+    assert validate(model, needed.get(model, {}) | written, Place("m.yml", ("meta",)), problems) is None
+    (problem,) = problems
+    assert said in str(problem)
 
 
 @pytest.mark.parametrize("name", ["${env:HOME}", "a${b}", "a${b\u00a0c}"])
