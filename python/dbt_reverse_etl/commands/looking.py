@@ -51,7 +51,7 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
 def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) -> int:
     """Show how each sync stands and why: health, position, lag, undelivered rows and last run."""
     from dbt_reverse_etl.delivery.health import Health
-    from dbt_reverse_etl.terminal import console, output
+    from dbt_reverse_etl.terminal import console
 
     with Opened(place, selectors) as opened:
         rows = [opened.pusher.status(one, opened.overview) for one in opened.chosen]
@@ -61,9 +61,7 @@ def status(place: Place, selectors: tuple[str, ...], as_json: bool, fail: bool) 
         columns = (
             "sync", "destination", "health", "position", "head", "lag", "undelivered", "no_match", "last_run", "last_run_at",
         )  # fmt: skip
-        output.put(console.table(columns, rows))
-        for text in console.status_details(rows):
-            output.put(text)
+        say("\n".join((console.table(columns, rows), *console.status_details(rows))), "info", status=rows)
     well = all(Health(row["health"]).is_well for row in rows)
     return ExitCode.OK if well or not fail else ExitCode.FAILED
 
@@ -79,7 +77,7 @@ def undelivered(
 ) -> int:
     """List the rows that a destination does not have: by key, with the reason, attempts and when each is tried again."""
     from dbt_reverse_etl.delivery.health import Health
-    from dbt_reverse_etl.terminal import console, output
+    from dbt_reverse_etl.terminal import console
 
     with Opened(place, (*selectors, *syncs)) as opened:
         found = {one.sync.name: console.undelivered(one, opened.overview) for one in opened.chosen}
@@ -90,7 +88,7 @@ def undelivered(
         put_json([*rows, *(row for one in stand for row in console.not_listed(one))])
     elif rows:
         columns = ("sync", "key", "operation", "outcome", "attempts", "next_attempt", "reason")
-        output.put(console.table(columns, rows))
+        say(console.table(columns, rows), "info", undelivered=rows)
     for name, some in found.items():
         if limit and len(some) > limit:
             say(f"{name}: {limit} of {console.number_of(len(some), 'row')} shown: --limit", "info")

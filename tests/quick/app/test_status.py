@@ -212,6 +212,17 @@ def test_a_json_list_of_undelivered_rows_counts_those_that_a_run_could_not_list(
     assert listed.keys() == rest.keys()
 
 
+@pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize("command", ["status", "undelivered"])
+def test_a_table_is_one_line_of_json_with_its_rows_and_no_error(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = at(A, 5, status="partial", undelivered=LEFT)
+    document = json.loads(commanded(monkeypatch, refused, command, "--json").stdout)
+    line, *rest = map(json.loads, commanded(monkeypatch, refused, command, "--log-format", "json").stdout.splitlines())
+    assert (line[command], line["message"].splitlines()[0].split()[0]) == (document, "sync")
+    assert all(one["level"] == "warn" for one in rest)
+    assert commanded(monkeypatch, refused, command, "--quiet").output == ""
+
+
 @pytest.mark.parametrize("command", ["plan", "reconcile"])
 def test_a_sample_of_less_than_no_rows_is_refused_before_anything_is_read(
     command: str, monkeypatch: pytest.MonkeyPatch
