@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dbt_reverse_etl.app.place import Opened, Place
-from dbt_reverse_etl.base.durable import put
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.commands.out_file import refuse_unwritable, write_out
 from dbt_reverse_etl.terminal.options import project_options, say, shown
 from dbt_reverse_etl.terminal.output import put_json
 
@@ -170,7 +169,7 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
 
     file = out.resolve()  # the session changes the folder
     if not as_json:
-        _refuse_unwritable(file)
+        refuse_unwritable("--out", file)
     found = Opened(place, selectors)
     for key in asked["keys"]:
         fitting(key, list(changelogs_shown(found.manifest, found.chosen, whole=not selectors).values()))
@@ -180,28 +179,6 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     if as_json:
         put_json(made)
     else:
-        try:
-            put(file, render(made).encode())
-        except OSError as error:
-            what, expected = (
-                f"{file}, which cannot be written ({type(error).__name__})",
-                "room, and the right to write it",
-            )
-            next_step = "free the disk, or name a file in another folder"
-            raise ReverseEtlError(Problem("--out", what, expected, next_step)) from None
+        write_out("--out", file, render(made))
         say(f"Wrote {file}", "info")
     return ExitCode.OK
-
-
-def _refuse_unwritable(file: Path) -> None:
-    """Before Spark starts. Raises ConfigurationError."""
-    folder, next_step = file.parent, "make it, or name another"
-    if not folder.is_dir():
-        raise ConfigurationError(Problem("--out", f"no folder {folder}", "a folder that is there", next_step))
-    if file.exists() and not file.is_file():
-        raise ConfigurationError(
-            Problem("--out", f"{file}, which is no file", "a file: it is replaced", "name another")
-        )
-    if not os.access(folder, os.W_OK | os.X_OK):
-        found, expected = f"the folder {folder}, which cannot be written", "one that this user may write"
-        raise ConfigurationError(Problem("--out", found, expected, "name a file in another folder"))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.commands.out_file import refuse_unwritable, write_out
 from dbt_reverse_etl.terminal.options import PROJECT_DIR, TARGET_PATH
 from dbt_reverse_etl.terminal.output import put
 
@@ -27,10 +28,12 @@ def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path |
     """Print the join tree of MODEL, from dbt's manifest; starts no Spark."""
     from dbt_reverse_etl.wide import picture, trees
 
+    if svg:
+        refuse_unwritable("--svg", svg.resolve())
     wide = trees.wide_table(_manifest(project_dir.resolve(), target_path), model)
     put(trees.as_text(wide))
     if svg:
-        svg.write_text(picture.as_svg(wide), encoding="utf-8")
+        write_out("--svg", svg.resolve(), picture.as_svg(wide))
         put(f"Drawn: {svg}")
     return ExitCode.OK
 

@@ -1,0 +1,31 @@
+"""The file that an option of a command names, to be written in place of a former one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dbt_reverse_etl.base.durable import put
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+
+
+def refuse_unwritable(option: str, file: Path) -> None:
+    """Before any work. Raises ConfigurationError."""
+    folder, next_step = file.parent, "make it, or name another"
+    if not folder.is_dir():
+        raise ConfigurationError(Problem(option, f"no folder {folder}", "a folder that is there", next_step))
+    if file.exists() and not file.is_file():
+        raise ConfigurationError(Problem(option, f"{file}, which is no file", "a file: it is replaced", "name another"))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        found, expected = f"the folder {folder}, which cannot be written", "one that this user may write"
+        raise ConfigurationError(Problem(option, found, expected, "name a file in another folder"))
+
+
+def write_out(option: str, file: Path, text: str) -> None:
+    """Write it whole, or leave the former one. Raises ReverseEtlError."""
+    try:
+        put(file, text.encode())
+    except OSError as error:
+        found = f"{file}, which cannot be written ({type(error).__name__})"
+        next_step = "free the disk, or name a file in another folder"
+        raise ReverseEtlError(Problem(option, found, "room, and the right to write it", next_step)) from None
