@@ -170,7 +170,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        is_absent = isinstance(error, FileNotFoundError)
+        is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         found = "no such file" if is_absent else f"unreadable ({type(error).__name__})"
         kind = ConfigurationError if is_absent else ReverseEtlError
         raise kind(

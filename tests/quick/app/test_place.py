@@ -110,7 +110,8 @@ def test_artifacts_that_are_missing_are_a_wrong_call_and_half_written_ones_are_w
     (project / "target").mkdir()
     if left is not None:
         (project / "target" / "manifest.json").write_text(left)
-    for arguments in (["push", "--if-due"], ["status"]):
+    wrong = [["status", "--target-path", "profiles.yml"]] if left is None else []
+    for arguments in (["push", "--if-due"], ["status"], *wrong):
         with pytest.raises(ReverseEtlError, match=rf"manifest\.json: found {found}; expected an artifact") as caught:
             cli.main(arguments, standalone_mode=False, obj={})
         assert caught.value.exit_code == code
