@@ -15,8 +15,11 @@ _HEAD_AND_HASH = re.compile(r"^test\.[^.]*\.|^unit_test\.[^.]*\.[^.]*\.|\.[0-9a-
 _OVERRIDE = re.compile(r"(.+)@[0-9]{1,18}:\+[0-9]{1,18}~[0-9]{1,18}-[0-9]{1,18}")
 
 
-def refuse_unknown(overrides: Iterable[str], syncs: Collection[str]) -> None:
+def refuse_unknown(overrides: Iterable[str], syncs: Collection[str] | None) -> None:
     """Look at overrides before anything else: one that names no sync would let nothing pass.
+
+    Args:
+        syncs: their names; None: nobody knows them yet.
 
     Raises:
         ConfigurationError: with every one that no blocked push has printed.
@@ -31,7 +34,7 @@ def refuse_unknown(overrides: Iterable[str], syncs: Collection[str]) -> None:
                 "copy it from the message of the blocked push",
             )
             problems.append(Problem("override", shown, expected, next_step))
-        elif match[1] not in syncs:
+        elif syncs is not None and match[1] not in syncs:
             expected = f"one of a sync: {', '.join(sorted(syncs)) or 'there is none'}"
             next_step = f"{closest(match[1], sorted(syncs))}Correct or remove it"
             problems.append(Problem("override", shown, expected, next_step))

@@ -133,15 +133,15 @@ def refuse_switched_off(env: Mapping[str, str]) -> None:
         raise ConfigurationError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
 
 
-def overrides_of(configuration: Configuration, env: Mapping[str, str]) -> list[str]:
-    """What `DBT_REVERSE_ETL_OVERRIDE` says. Raises ConfigurationError where that names no sync."""
+def overrides_of(configuration: Configuration | None, env: Mapping[str, str]) -> list[str]:
+    """What `DBT_REVERSE_ETL_OVERRIDE` says. Raises ConfigurationError where that names no sync, or is no override."""
     given = env.get(OVERRIDE, "").split()
-    refuse_unknown(given, {sync.name for sync in configuration.syncs})
+    refuse_unknown(given, configuration and {sync.name for sync in configuration.syncs})
     return given
 
 
-def refuse_unknown_words(configuration: Configuration, env: Mapping[str, str]) -> None:
-    """Look at what the environment says of a push. Raises ConfigurationError."""
+def refuse_unknown_words(configuration: Configuration | None, env: Mapping[str, str]) -> None:
+    """Look at what the environment says of a push; None: the project is still to be parsed. Raises ConfigurationError."""
     switch_of(env)
     overrides_of(configuration, env)
 

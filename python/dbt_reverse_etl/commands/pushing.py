@@ -41,10 +41,11 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
     For example: dbt-reverse-etl run -- build --select orders
     """
     from dbt_reverse_etl.app import dbt_command
-    from dbt_reverse_etl.app.project import OFF, SWITCH, Ask
+    from dbt_reverse_etl.app.project import OFF, SWITCH, Ask, refuse_unknown_words
     from dbt_reverse_etl.base.dbt_options import command_of
 
     project = place.project("")
+    refuse_unknown_words(None, project.env)  # before dbt runs for minutes
     before = project.newest_results()
     code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
     if project.newest_results() in (None, before):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dbt_reverse_etl.app import invocation
-from dbt_reverse_etl.base.errors import ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.commands import pushing
 from tests.support.config.manifest import manifest
@@ -102,6 +102,20 @@ def test_a_failure_of_dbt_is_its_own_and_the_switch_asks_for_no_push(
     dbt(shop, monkeypatch)
     monkeypatch.setenv("DBT_REVERSE_ETL_PUSH", "off")
     assert run("run", "--no-write-json") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("DBT_REVERSE_ETL_PUSH", "of"), ("DBT_REVERSE_ETL_OVERRIDE", "crm_c"), ("DBT_REVERSE_ETL_OVERRIDE", "crm_c@3")],
+)
+def test_a_word_of_the_environment_that_nobody_knows_is_refused_before_dbt_runs(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, name: str, word: str
+) -> None:
+    dbt(shop, monkeypatch, results="inv-1")
+    monkeypatch.setenv(name, word)
+    with pytest.raises(ConfigurationError, match=f"found '{word}'"):
+        run("run")
+    assert not (shop / "target" / "run_results.json").exists()
 
 
 def test_what_was_checked_before_the_session_is_what_the_push_is_given(
