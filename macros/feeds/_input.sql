@@ -89,7 +89,7 @@
 
 {# Whether an option is a secret by its name, which in Azure's case has the host of an account after it. #}
 {% macro _is_secret(name) %}
-    {{ return(modules.re.search('(?i)(password|passphrase|secret|token|credentials|[.]key)([.][\\w-]+[.](dfs|blob)[.].*)?$', name) is not none) }}
+    {{ return(modules.re.search('(?i)(password|passphrase|secret|secret(access)?key|token|credentials|[.]key)(([.][\\w-]+)+[.](dfs|blob)[.].*)?$|[.]sas[.]', name) is not none) }}
 {% endmacro %}
 
 

@@ -10,7 +10,8 @@
     {%- if not execute -%}{{ return('(select 1)') }}{%- endif -%}
     {%- for name in options if reverse_etl._is_secret(name) -%}
         {%- do reverse_etl._view_refuse(
-            'new_files ' ~ path ~ ': options', name ~ ' with a secret, which would end in logs and in the catalog', 'options without one', 'set it where Spark starts, such as spark.hadoop.' ~ name ~ ', and remove it here'
+            'new_files ' ~ path ~ ': options', name ~ ' with a secret, which would end in logs and in the catalog', 'options without one',
+            'remove it here, and ' ~ ('set it where Spark starts, such as ' ~ ('' if name.startswith('spark.') else 'spark.hadoop.') ~ name if 'fs.' in name else 'let the data source find it where it runs, or leave files that need none')
         ) -%}
     {%- endfor -%}
     {%- do reverse_etl._check_overlap(overlap, '_file_modified', 'timestamp', 'new_files ' ~ path) -%}

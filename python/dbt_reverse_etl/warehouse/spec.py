@@ -166,9 +166,9 @@ def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]])
         raise ConfigurationError(
             Problem(
                 _place(sync, "fields"),
-                ", ".join(unknown),
+                ", ".join(map(repr, unknown)),
                 f"columns of the changelog: {', '.join(types)}",
-                "correct the name (case counts), or add the column to the model",
+                "correct the name (case and blanks count), or add the column to the model",
             )
         )
     # Only an event has `_before` beside the fields; the other names are refused as columns of a model.

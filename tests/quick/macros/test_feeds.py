@@ -140,10 +140,20 @@ def test_the_first_capture_refuses_an_overlap_that_a_later_one_could_not_use() -
 
 
 @pytest.mark.guarantee("Secrets and row values")
-@pytest.mark.parametrize("name", ["fs.s3a.secret.key", "fs.azure.account.key.shop.dfs.core.windows.net", "Password"])
-def test_a_secret_is_no_option_of_files(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("fs.s3a.secret.key", "such as spark.hadoop.fs.s3a.secret.key"),
+        ("spark.hadoop.fs.s3.awsSecretAccessKey", "such as spark.hadoop.fs.s3.awsSecretAccessKey"),
+        ("fs.azure.account.key.shop.dfs.core.windows.net", "such as spark.hadoop.fs.azure.account.key.shop"),
+        ("fs.azure.sas.box.shop.blob.core.windows.net", "such as spark.hadoop.fs.azure.sas.box.shop"),
+        ("fs.azure.sas.fixed.token.box.shop.dfs.core.windows.net", "such as spark.hadoop.fs.azure.sas.fixed"),
+        ("workbookPassword", "let the data source find it where it runs"),
+    ],
+)
+def test_a_secret_is_no_option_of_files(name: str, instead: str) -> None:
     macros = project()
-    words = rf"new_files /in: options: found {name} with a secret.* Next: .*spark\.hadoop\.{name}"
+    words = rf"new_files /in: options: found {name} with a secret.* Next: .*{instead}"
     with pytest.raises(CompilationError, match=words) as refused:
         macros.new_files("/in", options={name: "canary"})
     assert "canary" not in str(refused.value)
