@@ -23,7 +23,7 @@
         ) -%}
     {%- endif -%}
     {%- for former in changelog.columns.dropped -%}
-        {%- for column in then.columns if modules.re.fullmatch(modules.re.escape(column.name) ~ '_before_[0-9]+', former.name) and former.name.rsplit('_', 1)[1] | int > snapshot_id -%}
+        {%- for column in then.columns if modules.re.fullmatch('(?i)' ~ modules.re.escape(column.name) ~ '_before_[0-9]+', former.name) and reverse_etl._is_retyped_since(changelog.target, former.name.rsplit('_', 1)[1] | int, snapshot_id, label) -%}
             {%- do reverse_etl._operation_refuse(
                 'rollback', model, 'values of column ' ~ column.name ~ ' in ' ~ former.name ~ ', for it has had another type since', 'columns that hold the values of ' ~ place,
                 'go to snapshot ' ~ former.name.rsplit('_', 1)[1] ~ ' or a later one'
@@ -35,6 +35,13 @@
         changelog.target, snapshot=none if label is not none else snapshot_id, label=label, key=columns.key, columns=columns.names
     ) -%}
     {%- do reverse_etl._roll_back(changelog, columns, image, place, reverse_etl._labels_undone(changelog, then, label)) -%}
+{% endmacro %}
+
+
+{# Whether a column got its present type, in the snapshot `retyped`, after what is shown. A late correction of a label may be newer than that, and its other rows older. #}
+{% macro _is_retyped_since(target, retyped, snapshot_id, label) %}
+    {%- set header = reverse_etl._header(target, retyped) if label is not none else none -%}
+    {{ return(retyped > snapshot_id or (header is not none and (header.label or '') > label | string)) }}
 {% endmacro %}
 
 

@@ -80,6 +80,11 @@ def without_texts(text: str) -> str:
     return _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
 
 
+def quoted_texts(text: str) -> list[str]:
+    """What stands in quotes, without them."""
+    return [token["quoted"].lstrip("rR")[1:-1] for token in _TOKEN.finditer(text) if token["quoted"]]
+
+
 def calls_session(bare: str) -> bool:
     """Whether a text without quoted parts calls a function of the time or of the session."""
     return bool(_OF_SESSION.search(bare))

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.sql import quoted, value_of
-from dbt_reverse_etl.config.condition import OF_SESSION, calls_session, says_day, without_texts
+from dbt_reverse_etl.config.condition import OF_SESSION, calls_session, quoted_texts, says_day, without_texts
 from dbt_reverse_etl.config.settings import OWN_FIELDS, Sync, SyncSettings
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.values.spark_types import arrow_type
@@ -229,9 +229,12 @@ def _changes_by_itself(where: str, analyzed: str, types: Mapping[str, str]) -> s
     if _SUB_QUERY.search(analyzed):
         return "a sub-query"
     reads_day = says_day(where) and reads_time(analyzed, types)
-    # A column may have the name `User(ID)`.
-    for name in types:
-        analyzed = analyzed.replace(f"{name}#", "#").replace(f"{name}: ", ": ")
+    # A column may have the name `User(ID)`, and a text be `now()`: the plan shows both without quotes.
+    shown = [part for name, kind in types.items() for part in (kind.replace("`", ""), f"{name}#", f"{name}: ")]
+    for text in filter(_OF_SESSION.search, shown):
+        analyzed = analyzed.replace(text, "")
+    for text in filter(_OF_SESSION.search, quoted_texts(where)):
+        analyzed = analyzed.replace(text, "", 1)
     # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.
     is_called = calls_session(without_texts(where)) or _OF_SESSION.search(analyzed)
     return "an expression that depends on the time or on the session" if reads_day or is_called else ""

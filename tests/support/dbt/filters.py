@@ -23,6 +23,7 @@ _COLUMNS = {
     "days_by_name": "map<string,date>",
     "User (ID)": "int",
     "now(utc)": "timestamp",
+    "info": "struct<`user(x)`:int>",
 }
 _GOOD = (
     "id > 3",
@@ -34,6 +35,8 @@ _GOOD = (
     "`by``name`['a'] = 1",
     "at > timestamp'2024-01-01' and day > date'2024-01-01'",
     "hash(id, name) % 10 = 3",
+    "name = 'now(urgent)' or name like '%user(%' or name <> 'current_date()'",
+    "info.`user(x)` = 1",
     "name = 'now (urgent)' or `User (ID)` is not null and `now(utc)` is null",
     "name = 'now' or `User (ID)` = 1 and upper(name) in ('today', 'tomorrow')",
     "true",
@@ -59,8 +62,9 @@ _OF_SESSION = (
     "nvl(day, 'today') is null",
     "year('today') = 2024 or name = 'a'",
     "extract(year from 'today') = 2024",
-    "unix_seconds('now') > 1",
+    "hour('now') > 1",
     "days_by_name['a'] = 'yesterday'",
+    "name = 'current_user()' or name = current_user",
     "name = current_user",
     "name = user()",
     "name = session_user()",

@@ -72,6 +72,9 @@ def plan_of(
     return Plan(calls, task.key, task.mode, options), list(dict.fromkeys(problems))
 
 
+_OF_PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})+")  # RFC 3986, 3.3
+
+
 def _written(name: str, task: SinkTask, options: HttpOptions, *, rest: bool) -> OperationOptions:
     """The request as it is written, over the default where one is safe; without `rest` none is."""
     upserts = task.mode in (Mode.UPSERT, Mode.MIRROR)
@@ -79,7 +82,9 @@ def _written(name: str, task: SinkTask, options: HttpOptions, *, rest: bool) -> 
     written = own or (options.upsert if name != "delete" and upserts else None) or OperationOptions.model_validate({})
     if not (rest and upserts) or (written.rows or options.batch.rows) > 1 or written.method or written.path:
         return written
-    path = "/".join(["{_object}", *(f"{{{field}}}" for field in task.key)])
+    # What can be sent as it is may be percent-encoded already.
+    begin = task.object if _OF_PATH.fullmatch(task.object) else "{_object}"
+    path = "/".join([begin, *(f"{{{field}}}" for field in task.key)])
     return written.model_copy(update={"method": "DELETE" if name == "delete" else "PUT", "path": path})
 
 

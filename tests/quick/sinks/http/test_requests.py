@@ -258,7 +258,15 @@ class TestPaths:
         assert server.connections == 0
 
     @pytest.mark.parametrize(
-        ("object_", "path"), [("Kunden Ü", "Kunden%20%C3%9C"), ("a?b", "a%3Fb"), ("{id}", "%7Bid%7D"), ("a/b", "a/b")]
+        ("object_", "path"),
+        [
+            ("Kunden Ü", "Kunden%20%C3%9C"),
+            ("a?b", "a%3Fb"),
+            ("{id}", "%7Bid%7D"),
+            ("v1/a:b", "v1/a:b"),
+            ("a%20b('x')", "a%20b('x')"),
+            ("50%", "50%25"),
+        ],
     )
     def test_the_default_path_begins_with_the_object_as_a_path_has_it(
         self, object_: str, path: str, server: HttpServer
