@@ -24,7 +24,7 @@ class SoftDeleteOptions(Options):
     """What one sync may say.
 
     Attributes:
-        soft_delete: a timestamp column that a delete sets to now, and a write to NULL; the row stays.
+        soft_delete: a timestamp column that a delete sets to now, and a write to NULL; the row stays, and keeps its unique values.
     """
 
     soft_delete: str | None = Field(default=None, min_length=1, max_length=LONGEST_MYSQL_NAME)
