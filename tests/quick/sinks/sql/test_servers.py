@@ -111,6 +111,14 @@ def test_an_auto_increment_column_without_a_value_left_is_named_with_what_to_do(
     assert mysql.failure(error) == (FATAL, "no value is left for the AUTO_INCREMENT column (1467): make it bigint")
 
 
+def test_an_ambiguous_column_is_no_fault_of_a_row_though_its_class_is_that_of_constraints() -> None:
+    for code, is_at_fault in ((1052, False), (1048, True)):
+        error = pymysql.err.IntegrityError(code, "of the server")
+        error.sqlstate = "23000"  # type: ignore[attr-defined]
+        assert mysql.row_is_at_fault(error) is is_at_fault
+    assert mysql.failure(pymysql.err.IntegrityError(1052, "of the server"))[0] is FATAL
+
+
 @pytest.mark.parametrize(("code", "setting"), [(1969, "max_statement_time"), (3024, "max_execution_time")])
 def test_a_statement_that_the_server_ended_is_tried_again_and_the_words_name_the_setting(
     code: int, setting: str

@@ -31,6 +31,7 @@ UTC = "'+00:00'"
 
 OUT_OF_RANGE = 1690  # also that of our guard: the row of another key has a unique value of this one
 ROW_CLASSES = ("22", "23", "44", "45")
+AMBIGUOUS = 1052  # is of class 23
 # Without an SQLSTATE of those classes: wrong values of many kinds, no default, no partition, CHECK (MySQL), SIGNAL,
 # and a row that its page of InnoDB does not take.
 ROW_ERRORS = frozenset({ER.TOO_BIG_ROWSIZE, 1264, 1265, 1292, 1364, 1366, 1406, 1526, 1644, 3819, OUT_OF_RANGE})
@@ -61,6 +62,7 @@ WORDS = {
     3159: "the server wants TLS: set ssl_mode",
     3819: "check constraint violated (3819)",
     4025: "check constraint violated (4025)",
+    AMBIGUOUS: "an ambiguous column (1052), in a trigger, or in a table named s with a column c0, c1, ...",
     ER.DUP_ENTRY: "duplicate entry (1062)",
     ER.TOO_BIG_ROWSIZE: "the row is too large for its table (1118)",
     1467: "no value is left for the AUTO_INCREMENT column (1467): make it bigint",  # another error's name in PyMySQL
@@ -194,7 +196,8 @@ def number(error: pymysql.Error) -> int:
 def row_is_at_fault(error: pymysql.Error) -> bool:
     """Whether an error speaks of a row's values."""
     state = getattr(error, "sqlstate", None) or ""
-    return state[:2] in ROW_CLASSES or number(error) in ROW_ERRORS
+    code = number(error)
+    return code != AMBIGUOUS and (state[:2] in ROW_CLASSES or code in ROW_ERRORS)
 
 
 def failure(error: pymysql.Error) -> tuple[Outcome, str]:
