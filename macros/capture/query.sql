@@ -16,7 +16,7 @@
         {%- if column.name not in settings.only_captured -%}{%- do columns.append(column) -%}{%- endif -%}
     {%- endfor -%}
     {%- set query = {'name': relation, 'sql': model.compiled_code, 'columns': columns, 'types': types, 'stored': relation is not string} -%}
-    {%- set problems = reverse_etl._variables_in(types) + reverse_etl._misspelt_options(types, settings.capture, head) + reverse_etl._model_column_problems(columns, settings) -%}
+    {%- set problems = reverse_etl._variables_in(types) + reverse_etl._misspelt_options(types, settings.capture, head) + reverse_etl._model_column_problems(columns, settings, head) -%}
     {%- if problems -%}
         {%- do reverse_etl._drop_model_query(query) -%}
         {{ exceptions.raise_compiler_error('changelog ' ~ model.name ~ ': nothing was captured.\n  ' ~ problems | unique | join('\n  ')) }}
@@ -81,16 +81,16 @@
 {% endmacro %}
 
 
-{% macro _model_column_problems(columns, settings) %}
+{% macro _model_column_problems(columns, settings, head=none) %}
     {%- set problems = [] -%}
     {%- set reserved = (reverse_etl._own_columns() | map(attribute='name') | list) + [
         '_stage', '_old_snapshot_id', '_copies', '_row_number', '_next', '_reason', '_key', '_bucket', '_order', '_now', '_position', '_then', '_payload',
         '_changed', '_operation', '_event_id', '_before_hash', '_after_hash', '_maybe', '_doubt', '_asked_by', '_kept', '_gone', '_rank', '_known', '_old', '_reached', '_next_label', '_known_before', '_reverse_etl_row', '_reverse_etl_label',
     ] -%}
-    {#- Where a push has nothing but the key beside its own columns. -#}
+    {#- Where a push has nothing but the key beside its own columns. A changelog that is there may have no push that uses them. -#}
     {%- set reserved_in_key = '_place|_is_shared|_left|_then_(hash|payload)|_old_(doubt|maybe|asked_by)|_(claimed|mirrored)_[0-9]+' -%}
     {%- for column in columns -%}
-        {%- if column.name | lower in reserved or column.name in settings.key and modules.re.fullmatch(reserved_in_key, column.name | lower) -%}
+        {%- if column.name | lower in reserved or head is none and column.name in settings.key and modules.re.fullmatch(reserved_in_key, column.name | lower) -%}
             {%- do problems.append('column ' ~ column.name ~ ' has a name that the changelog, its diff or a push uses; expected another name; rename it in the model') -%}
         {%- endif -%}
         {%- if 'map<' in (column.type[4:] if column.type.startswith('map<') else column.type) -%}

@@ -24,7 +24,7 @@
         {%- else -%} _file_modified >= timestamp_micros({{ since | int }}){% if overlap %} - interval {{ reverse_etl._string(overlap) }}{% endif %} {%- endif -%}
     {%- endset -%}
     {%- set checked = format | lower in ('csv', 'json') and reverse_etl._is_mode_ours(path, options) -%}
-    {%- do reverse_etl._check_landing_path(path) -%}
+    {%- if since is none -%}{%- do reverse_etl._check_landing_path(path) -%}{%- endif -%}
     {%- set landing, views = reverse_etl._feed_relation('landing', [path, format, schema, options]), [] -%}
     {%- if format | lower in ('csv', 'json', 'parquet', 'orc', 'avro', 'text', 'xml', 'binaryfile') -%}
         {%- set rows = reverse_etl._landing_rows(landing, path, format, schema, options, checked) -%}
@@ -49,10 +49,10 @@
 {% endmacro %}
 
 
-{# A folder that does not exist looks like an empty one, also to us: object stores know no empty folders. #}
+{# A folder that does not exist looks like an empty one, also to us: object stores know no empty folders. A warning would fail the capture with --warn-error. #}
 {% macro _warn_without_rows(path, input) %}
     {%- if not run_query('select 1 from ' ~ input ~ ' limit 1').rows -%}
-        {%- do exceptions.warn('new_files ' ~ path ~ ': found no row, now or before; expected files in this folder. Next: if some are there, correct the path, for one that does not exist looks empty') -%}
+        {%- do log('new_files ' ~ path ~ ': found no row, now or before; expected files in this folder. Next: if some are there, correct the path, for one that does not exist looks empty', info=true) -%}
     {%- endif -%}
 {% endmacro %}
 

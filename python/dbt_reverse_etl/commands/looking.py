@@ -167,7 +167,7 @@ def report(place: Place, selectors: tuple[str, ...], as_json: bool, out: Path, *
     from dbt_reverse_etl.report.page import render
     from dbt_reverse_etl.report.reading import Asked, changelogs_shown, read
 
-    file = out.resolve()  # the session changes the folder
+    file = out.absolute()  # the session changes the folder
     if not as_json:
         refuse_unwritable("--out", file)
     found = Opened(place, selectors)

@@ -11,6 +11,9 @@ from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlE
 
 def refuse_unwritable(option: str, file: Path) -> None:
     """Before any work. Raises ConfigurationError."""
+    if _is_stream(file):
+        return
+    file = file.resolve()  # a link stays one
     folder, next_step = file.parent, "make it, or name another"
     if not folder.is_dir():
         raise ConfigurationError(Problem(option, f"no folder {folder}", "a folder that is there", next_step))
@@ -24,8 +27,16 @@ def refuse_unwritable(option: str, file: Path) -> None:
 def write_out(option: str, file: Path, text: str) -> None:
     """Write it whole, or leave the former one. Raises ReverseEtlError."""
     try:
-        put(file, text.encode())
+        if _is_stream(file):
+            file.write_text(text, encoding="utf-8")
+        else:
+            put(file.resolve(), text.encode())
     except OSError as error:
         found = f"{file}, which cannot be written ({type(error).__name__})"
         next_step = "free the disk, or name a file in another folder"
         raise ReverseEtlError(Problem(option, found, "room, and the right to write it", next_step)) from None
+
+
+def _is_stream(file: Path) -> bool:
+    """A pipe or a terminal, such as /dev/stdout, which nothing takes the place of."""
+    return file.is_fifo() or file.is_char_device()

@@ -29,11 +29,11 @@ def explain(model: str, svg: Path | None, project_dir: Path, target_path: Path |
     from dbt_reverse_etl.wide import picture, trees
 
     if svg:
-        refuse_unwritable("--svg", svg.resolve())
+        refuse_unwritable("--svg", svg)
     wide = trees.wide_table(_manifest(project_dir.resolve(), target_path), model)
     put(trees.as_text(wide))
     if svg:
-        write_out("--svg", svg.resolve(), picture.as_svg(wide))
+        write_out("--svg", svg, picture.as_svg(wide))
         put(f"Drawn: {svg}")
     return ExitCode.OK
 

@@ -34,7 +34,7 @@ _SPECIAL_DATE = re.compile(
     r"""r?(['"])\s*(now|today|tomorrow|yesterday)(\s*Z|\s+[A-Z]{1,4}|\s*[A-Z]\w*/\w+|\s*(UTC|GMT|UT)?[+-][\d:]+)?\s*\1""",
     re.IGNORECASE,
 )
-_OF_TIME = re.compile("date|time|cast|::", re.IGNORECASE)
+_OF_TIME = re.compile(r"(date|time)\w*\s*\(|\b(date|timestamp\w*)\s*''|cast\s*\(|::", re.IGNORECASE)
 OF_SESSION = (
     r"\b(now|localtimestamp|user|session_user|current_(date|time|timestamp|timezone|user|catalog|database|schema|path))"
 )

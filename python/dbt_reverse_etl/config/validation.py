@@ -25,6 +25,7 @@ _CHOICES = {"enum", "literal_error", "union_tag_invalid", "threshold"}
 _EXPECTED = {
     "string_too_short": "a text of {min_length} or more characters",
     "string_too_long": "a text of at most {max_length} characters",
+    "string_type": "a text",
     "too_short": "{min_length} or more entries",
     **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
     **dict.fromkeys(("list_type", "tuple_type", "frozen_set_type"), "a list"),

@@ -205,7 +205,7 @@ def _zone_of_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[
     except PySparkException as error:
         found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
     if found:
-        next_step = "correct the expression; leave out rand(), current_date() and sub-queries"
+        next_step = "correct the expression; leave out rand(), current_date(), sub-queries, and 'today' or 'now' beside a date or a time"
         raise ConfigurationError(Problem(place, found, expected, next_step)) from None
     return zone if depends(where, analyzed, types) else ""
 

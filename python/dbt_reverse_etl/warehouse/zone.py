@@ -34,6 +34,7 @@ _INTERVAL = re.compile(
 _SUBTRACTION = re.compile(r"(\S+) - (?=(\S+))")
 _NO_INSTANT = re.compile(r"\(*(?:-?\w+(?:\.\d+)?|([^\s()#]+)#\d+L?)[),]*")  # a number, a word of a text, a column
 _HIDES = re.compile(r"\b(?:between|nvl2?|ifnull|nullif|equal_?null)\(")
+_MAKES_TIME = re.compile(r"(date|time)\w*\(", re.IGNORECASE)
 _MADE = re.compile(r"\b(?:timestamp_(?:seconds|millis|micros)|try_make_timestamp)\(")
 
 
@@ -70,7 +71,8 @@ def reads_time(analyzed: str, types: Mapping[str, str]) -> bool:
     """Whether a text in a condition may become a date or a time; the arguments are those of `depends`."""
     shown = analyzed.replace("cast(null as ", "")  # the columns themselves
     of_time = [name for name, kind in types.items() if "date" in kind or "timestamp" in kind]
-    return any(word in shown for word in (*_READS, "as timestamp)")) or _names_one(_condition(analyzed), of_time)
+    makes_time = _MAKES_TIME.search(shown) or any(word in shown for word in (*_READS, "as timestamp)"))
+    return bool(makes_time) or _names_one(_condition(analyzed), of_time)
 
 
 def _condition(analyzed: str) -> str:

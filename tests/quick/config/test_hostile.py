@@ -288,6 +288,7 @@ def test_a_hostile_configuration_is_refused_before_dbt_runs_a_model(
         "name = 'current_date()' or rand = 1 or `select` > 2",
         "name in ('now hiring', 'todays', 'not today', 'today or tomorrow') or `now` = 1",
         "priority = 'now' or due in ('Today', 'yesterday')",
+        "broadcast = 'now' and forecast > 1 and is_updated",
         "(" * 100 + "1=1" + ")" * 100,
     ],
 )

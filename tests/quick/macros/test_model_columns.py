@@ -94,7 +94,9 @@ def test_a_key_that_has_the_name_of_a_column_of_a_push_is_refused_before_the_fir
 
 
 @pytest.mark.parametrize("name", ["_place", "_left", "_claimed_1"])
-def test_a_column_beside_the_key_may_have_such_a_name(name: str) -> None:
+def test_a_column_beside_the_key_and_the_key_of_what_was_captured_may_have_such_a_name(name: str) -> None:
+    key = SimpleNamespace(**{**vars(SETTINGS), "key": [name]})
+    assert Macros()._model_column_problems([{"name": name, "type": "int"}], key, {"snapshot_id": 1}) == []
     assert Macros()._model_column_problems([ID, {"name": name, "type": "int"}], SETTINGS) == []
 
 

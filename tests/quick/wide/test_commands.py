@@ -52,3 +52,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_tree_is_printed(
     assert refused.output == ""
     assert drawn(project / "tree.svg").exception is None
     assert (project / "tree.svg").read_text().startswith("<svg")
+    (project / "link.svg").symlink_to("tree.svg")
+    assert drawn(project / "link.svg").exception is None
+    assert (project / "link.svg").is_symlink()
+    assert drawn(Path("/dev/null")).exception is None

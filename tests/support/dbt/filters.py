@@ -61,6 +61,8 @@ _OF_SESSION = (
     "day between 'today' and 'tomorrow'",
     "nvl(day, 'today') is null",
     "year('today') = 2024 or name = 'a'",
+    "`to_date`('today') is null",
+    "`to_timestamp`('now') is null",
     "extract(year from 'today') = 2024",
     "hour('now') > 1",
     "days_by_name['a'] = 'yesterday'",
