@@ -35,6 +35,7 @@ _INCOMPATIBLE = 409
 _REFUSED = (401, 403)
 _NOT_FOUND = 404
 _FRAMED = b"\0"  # begins a value that has a schema
+_FRAME = 5  # bytes: that one, and the schema's id
 _ODD = (TypeError, KeyError, AttributeError)  # what the client makes of JSON of another form
 _Answer = TypeVar("_Answer")
 
@@ -80,7 +81,7 @@ class Avro:
         try:
             found = self._asked(lambda: self._reading(value))
         except (SerializationError, ValueError, EOFError, IndexError, *_ODD):
-            if value[:1] == _FRAMED and not self._has_schema(value):
+            if len(value) > _FRAME and value[:1] == _FRAMED and not self._has_schema(value):
                 raise DestinationError(self._no_registry("an answer without a schema")) from None
             return None
         return found if isinstance(found, dict) else None

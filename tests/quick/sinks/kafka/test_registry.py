@@ -120,6 +120,12 @@ def test_a_value_of_another_schema_is_none_of_ours(status: int, body: bytes) -> 
         assert avro(url).decode(b"{}") is None
 
 
+@pytest.mark.parametrize("value", [b"\0", b"\0\7", b"\0\0\0\7", b"\0\0\0\0\7"])
+def test_a_value_too_short_for_a_schema_asks_no_registry(value: bytes) -> None:
+    with answering(404, b'{"error_code": 40403, "message": "of another registry"}') as url:
+        assert avro(url).decode(value) is None
+
+
 def test_a_registry_that_fails_is_named_with_its_url() -> None:
     with (
         answering(501, b"canary") as url,
