@@ -129,8 +129,8 @@ class SqlSink(Sink):
                 return f"the table {name}"
             if fence is None:
                 setting = self._dialect.state_setting
-                moved = f", or {setting} was changed: then set it back" if hasattr(self._settings, setting) else ""
-                return f"the record of this sync in {record.fences}{moved}"
+                moved = f" (was {setting} changed? then set it back)" if hasattr(self._settings, setting) else ""
+                return f"no record of this sync in {record.fences}{moved}"
             refuse_older(fence, task)
             return None
 
