@@ -375,6 +375,15 @@ def test_a_foreign_key_that_points_nowhere_is_named_as_that(
     assert result.reason.endswith(words)
 
 
+def test_a_foreign_key_of_another_table_is_not_taken_for_one_of_the_object(path: Path, db: sqlite3.Connection) -> None:
+    db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+    db.execute("CREATE TABLE kids (of REFERENCES people (name))")
+    with opened(sink_on(path), a_task()) as sink:
+        (result,) = sink.deliver(batch_of(a_task(), people(person(1)))).results
+    assert result.outcome is FATAL
+    assert "of the table, or of another one that points at it, names columns" in result.reason
+
+
 def test_deletes_use_the_key_index(path: Path, db: sqlite3.Connection) -> None:
     for schema in (PEOPLE, pa.schema([("name", pa.string()), ("id", pa.int64())])):
         task = a_task(schema, object=f"by_{schema.names[0]}")

@@ -49,7 +49,11 @@ FAILURES: tuple[tuple[str, Outcome, str], ...] = (
         Outcome.FATAL,
         "the table has vanished, or a foreign key or trigger of it names a table that is not there",
     ),
-    ("foreign key mismatch", Outcome.FATAL, "a foreign key of the table names columns that no unique index is over"),
+    (
+        "foreign key mismatch",
+        Outcome.FATAL,
+        "a foreign key of the table, or of another one that points at it, names columns that no unique index is over",
+    ),
     ("no column named", Outcome.FATAL, "a column has vanished"),
     ("no such column", Outcome.FATAL, "a column has vanished"),
     ("no such function", Outcome.FATAL, OF_OTHERS),
