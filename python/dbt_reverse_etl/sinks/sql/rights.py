@@ -10,6 +10,7 @@ from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
 
 SELECT, INSERT, UPDATE, DELETE = ALL = ("SELECT", "INSERT", "UPDATE", "DELETE")
 UNTRIED = "types of the columns, constraints and triggers of the table"
+OR_LET_IT_BE_MADE = "or set create_object: true and a mode that inserts"
 Lack = tuple[str, str]  # what was found, what to do next
 
 
@@ -49,7 +50,7 @@ def needs(
 def no_table(need: Need) -> Lack:
     """An object that nobody makes."""
     grant = f"GRANT {', '.join(need.rights)} ON {need.table.sql}"
-    return f"no table {need.table}", f"make it, then {grant}; or set create_object: true and a mode that inserts"
+    return f"no table {need.table}", f"make it, then {grant}; {OR_LET_IT_BE_MADE}"
 
 
 def _rights_on_object(task: SinkTask, insert_only: tuple[str, ...]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, 
 from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.record import Record
-from dbt_reverse_etl.sinks.sql.rights import UNTRIED, needs
+from dbt_reverse_etl.sinks.sql.rights import OR_LET_IT_BE_MADE, UNTRIED, Lack, needs
 from dbt_reverse_etl.sinks.sql.rows import Writer
 from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong
 
@@ -102,16 +102,19 @@ class SqlSink(Sink):
     def rights(self, task: SinkTask) -> Rights:
         """Ask on a connection of its own, and if no right is missing, look at the table; the rights on a file `check` has seen."""
         dialect, record, name = self._dialect, self._record_of(task), self._name(task)
-        if dialect.absent_file():
-            return Rights(untried=(UNTRIED,))
         ours, creates = (record.fences, record.claims), self._settings.create_object
-        with self._explained(), closing(dialect.connect("ro")) as connection:
-            wanted = needs(task, name, ours, create_object=creates, insert_only=dialect.insert_only)
-            found = dialect.lacks(connection, wanted)
-            table = None if found else dialect.read_table(connection, name)
+        wanted = needs(task, name, ours, create_object=creates, insert_only=dialect.insert_only)
+        found, table = list[Lack](), None
+        if not dialect.absent_file():
+            with self._explained(), closing(dialect.connect("ro")) as connection:
+                found = dialect.lacks(connection, wanted)
+                table = None if found else dialect.read_table(connection, name)
         where, expected = f"{dialect.name} database {self.identity}", f"the rights of {dialect.page}"
         missing = [Problem(where, what, expected, next_step) for what, next_step in found]
-        missing += table_problems(table, name, task, dialect) if table else []
+        if table:
+            missing += table_problems(table, name, task, dialect)
+        elif dialect.is_file and not wanted[-1].is_made:  # a server's lack names it, with the grant
+            missing += self._error(f"no table {name}", "an existing table", f"make it; {OR_LET_IT_BE_MADE}").problems
         return Rights(tuple(missing), (UNTRIED,))
 
     def missing(self, task: SinkTask) -> str | None:
@@ -324,7 +327,7 @@ class SqlSink(Sink):
             other = replace(name, name=name.name.lower())
             if other != name and self._dialect.exists(connection, other):
                 raise self._error(f"no table {name}, but {other}", "an existing table", f"write object: {other}")
-            next_step = f"run: {statement}; or set create_object: true and a mode that inserts"
+            next_step = f"run: {statement}; {OR_LET_IT_BE_MADE}"
             raise self._error(f"no table {name}", "an existing table", next_step)
         self._dialect.run(connection, statement)
 

@@ -395,11 +395,21 @@ def test_deletes_use_the_key_index(path: Path, db: sqlite3.Connection) -> None:
 
 @pytest.mark.parametrize(("mode", "create"), [(Mode.MIRROR, False), (Mode.UPDATE_ONLY, True)])
 def test_a_missing_table_is_an_error_where_it_may_not_be_made(mode: Mode, create: bool, path: Path) -> None:
-    with (
-        pytest.raises(DestinationError, match="no table people"),
-        opened(sink_on(path, create_object=create), a_task(mode=mode)),
-    ):
+    sink = sink_on(path, create_object=create)
+    for _ in ("no file", "no table"):
+        (early,) = sink.rights(a_task(mode=mode, known="key")).missing
+        assert (early.found, early.expected) == ("no table people", "an existing table")
+        assert early.next_step == "make it; or set create_object: true and a mode that inserts"
+        path.touch()
+    with pytest.raises(DestinationError, match="no table people"), opened(sink, a_task(mode=mode)):
         pass
+
+
+def test_a_table_that_a_push_makes_is_not_missed_before(path: Path) -> None:
+    sink = sink_on(path, create_object=True)
+    assert sink.rights(a_task()).missing == ()
+    path.touch()
+    assert sink.rights(a_task()).missing == ()
 
 
 @pytest.mark.parametrize("digits", [15, 16])
