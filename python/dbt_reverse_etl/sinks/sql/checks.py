@@ -148,5 +148,5 @@ def add_column(dialect: Dialect, name: Name, field: pa.Field) -> str:
 
 
 def _declared(dialect: Dialect, field: pa.Field, *, in_key: bool = False) -> str:
-    kind = dialect.column_type(field.type, in_key=in_key)
+    kind = dialect.declared_type(field.type, in_key=in_key)
     return f"{dialect.quoted(field.name)} {kind}{' NOT NULL' if in_key else ''}"

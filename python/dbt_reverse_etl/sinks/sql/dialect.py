@@ -231,6 +231,10 @@ class Dialect(ABC):
         """The type of a column that holds every value of an Arrow type."""
         return next(written for is_type, written in self.created if is_type(plain))
 
+    def declared_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        """That type as DDL writes it."""
+        return self.column_type(plain, in_key=in_key)
+
     def keeps(self, column: Any, plain: pa.DataType) -> bool:
         """Whether a column holds the values of a type as they are; one that is too long or too large is refused by its row."""
         return any(is_type(plain) and fits(column, plain) for is_type, fits in self.fits)

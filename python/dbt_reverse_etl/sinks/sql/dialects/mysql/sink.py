@@ -161,6 +161,11 @@ class MysqlDialect(Dialect):
             return _INTEGERS[plain.bit_width]
         return super().column_type(plain)
 
+    def declared_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
+        """A table that gets a column may have another character set."""
+        kind = self.column_type(plain, in_key=in_key)
+        return f"{kind} {UTF8}" if kind == "longtext" else kind
+
     def column_problem(self, column: MysqlColumn, field: pa.Field, task: SinkTask, name: Name) -> Wrong | None:
         if column.counts and field.name not in task.key:
             found = f"{column.name} is AUTO_INCREMENT and no key, and would replace NULL"

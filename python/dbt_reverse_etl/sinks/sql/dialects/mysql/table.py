@@ -214,5 +214,5 @@ CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (is_bytes, "longblob"),
     (pt.is_timestamp, "datetime(6)"),
     (pt.is_date, "date"),
-    (lambda _kind: True, f"longtext {UTF8}"),  # the table may have another character set
+    (lambda _kind: True, "longtext"),
 )
