@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -46,6 +49,16 @@ def _soft_delete_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
     expected = "a column that is no field, and mode: mirror"
     where = f"sync {task.sync}, options.soft_delete"
     return [Problem(where, soft, expected, "change the option or the mode")]
+
+
+def other_case(connection: Any, name: Name, dialect: Dialect) -> Wrong | None:
+    """Why an object that is not there is taken for a table whose name is in lower case."""
+    other = replace(name, name=name.name.lower())
+    if other == name or dialect.exists(connection, name) or not dialect.exists(connection, other):
+        return None
+    written = str(other) if dialect.object_name(str(other)) == other else replace(other, catalog=None).sql
+    next_step = f"write object: {written}; or make {name} yourself, if both are meant"
+    return f"no table {name}, but {other}", "an existing table", next_step
 
 
 def missing_fields(table: Table, task: SinkTask, dialect: Dialect) -> list[pa.Field]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from dbt_reverse_etl.sinks.sql.checks import (
     create_table,
     fields_to_add,
     missing_fields,
+    other_case,
     table_problems,
     task_problems,
 )
@@ -104,14 +104,17 @@ class SqlSink(Sink):
         dialect, record, name = self._dialect, self._record_of(task), self._name(task)
         ours, creates = (record.fences, record.claims), self._settings.create_object
         wanted = needs(task, name, ours, create_object=creates, insert_only=dialect.insert_only)
-        found, table = list[Lack](), None
+        found, table, other = list[Lack](), None, None
         if not dialect.absent_file():
             with self._explained(), closing(dialect.connect("ro")) as connection:
-                found = dialect.lacks(connection, wanted)
+                other = other_case(connection, name, dialect)
+                found = dialect.lacks(connection, wanted[:-1] if other else wanted)
                 table = None if found else dialect.read_table(connection, name)
         where, expected = f"{dialect.name} database {self.identity}", f"the rights of {dialect.page}"
         missing = [Problem(where, what, expected, next_step) for what, next_step in found]
-        if table:
+        if other:
+            missing += self._error(*other).problems
+        elif table:
             missing += table_problems(table, name, task, dialect)
         elif dialect.is_file and not wanted[-1].is_made:  # a server's lack names it, with the grant
             missing += self._error(f"no table {name}", "an existing table", f"make it; {OR_LET_IT_BE_MADE}").problems
@@ -322,11 +325,10 @@ class SqlSink(Sink):
     def _create(self, connection: Any, name: Name) -> None:
         if not self._task.first:
             raise self._error(f"the table {name} has vanished", "the table of the last push", self._resync)
+        if other := other_case(connection, name, self._dialect):
+            raise self._error(*other)
         statement = create_table(self._dialect, name, self._task)
         if not self._settings.create_object or self._task.mode is Mode.UPDATE_ONLY:
-            other = replace(name, name=name.name.lower())
-            if other != name and self._dialect.exists(connection, other):
-                raise self._error(f"no table {name}, but {other}", "an existing table", f"write object: {other}")
             next_step = f"run: {statement}; {OR_LET_IT_BE_MADE}"
             raise self._error(f"no table {name}", "an existing table", next_step)
         self._dialect.run(connection, statement)
@@ -389,9 +391,8 @@ class SqlSink(Sink):
 
     @property
     def _resync(self) -> str:
-        return (
-            f"restore the {'file' if self._dialect.is_file else 'database'}, or dbt run-operation resync for this sync"
-        )
+        kind = "file" if self._dialect.is_file else "database"
+        return f"restore the {kind}, or dbt run-operation resync for this sync"
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
         kind = "file" if self._dialect.is_file else "database"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 import pymysql
@@ -11,6 +12,7 @@ import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.sinks.sql.checks import other_case
 from dbt_reverse_etl.sinks.sql.dialects.mysql import session as mysql
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import read_table
@@ -351,3 +353,12 @@ def test_a_grant_goes_to_the_role_of_the_session_not_to_the_login_of_a_pooler() 
         'GRANT SELECT, INSERT, UPDATE, DELETE ON "public"."people" TO "crm_push"',
         'GRANT TEMPORARY ON DATABASE "crm" TO "crm_push"',
     ]
+
+
+@pytest.mark.parametrize(("name", "written"), [("People", "crm.people"), ("My.People", '"crm"."my.people"')])
+def test_an_object_in_another_case_is_named_as_a_sync_writes_it(name: str, written: str) -> None:
+    dialect = PostgresDialect(PostgresSettings.model_validate(PLACE))
+    with patch.object(PostgresDialect, "exists", lambda _self, _connection, one: one.name.islower()):
+        wrong = other_case(None, Name("crm", name), dialect)
+    assert wrong is not None
+    assert wrong[2].startswith(f"write object: {written}; ")

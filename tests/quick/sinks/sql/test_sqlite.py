@@ -405,6 +405,24 @@ def test_a_missing_table_is_an_error_where_it_may_not_be_made(mode: Mode, create
         pass
 
 
+@pytest.mark.parametrize("create", [False, True])
+def test_a_table_in_another_case_is_named_as_an_object_and_no_second_one_is_made(
+    create: bool, path: Path, db: sqlite3.Connection
+) -> None:
+    db.execute("CREATE TABLE café (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+    sink, task = sink_on(path, create_object=create), a_task(object="CAFÉ")
+    (early,) = sink.rights(task).missing
+    assert early.found == "no table CAFÉ, but café"
+    assert early.next_step == "write object: café; or make CAFÉ yourself, if both are meant"
+    with pytest.raises(DestinationError) as caught:
+        sink.open(task)
+    assert caught.value.problems == (early,)
+    db.execute("CREATE TABLE CAFÉ (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+    assert sink.rights(task).missing == ()
+    with opened(sink, task):
+        pass
+
+
 def test_a_table_that_a_push_makes_is_not_missed_before(path: Path) -> None:
     sink = sink_on(path, create_object=True)
     assert sink.rights(a_task()).missing == ()
