@@ -36,7 +36,7 @@
     ) -%}
     {%- for relation in ['table if exists ' ~ landing] + views -%}{%- do run_query('drop ' ~ relation) -%}{%- endfor -%}
     {%- if checked -%}{%- do reverse_etl._check_malformed(path, format, input) -%}{%- endif -%}
-    {%- if source.reading and since is none -%}{%- do reverse_etl._warn_without_rows(path, input) -%}{%- endif -%}
+    {%- if source.reading and since is none -%}{%- do reverse_etl._tell_without_rows(path, input) -%}{%- endif -%}
     {{ return(reverse_etl._feed_rows(input, source.head, ['_malformed'] if checked else [])) }}
 {%- endmacro %}
 
@@ -50,7 +50,7 @@
 
 
 {# A folder that does not exist looks like an empty one, also to us: object stores know no empty folders. A warning would fail the capture with --warn-error. #}
-{% macro _warn_without_rows(path, input) %}
+{% macro _tell_without_rows(path, input) %}
     {%- if not run_query('select 1 from ' ~ input ~ ' limit 1').rows -%}
         {%- do log('new_files ' ~ path ~ ': found no row, now or before; expected files in this folder. Next: if some are there, correct the path, for one that does not exist looks empty', info=true) -%}
     {%- endif -%}

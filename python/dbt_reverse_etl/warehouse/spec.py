@@ -228,11 +228,11 @@ def _changes_by_itself(where: str, analyzed: str, types: Mapping[str, str]) -> s
     """What of the filter depends on more than the row; an empty text: nothing."""
     if _SUB_QUERY.search(analyzed):
         return "a sub-query"
-    reads_day = says_day(where) and reads_time(analyzed, types)
     # A column may have the name `User(ID)`, and a text be `now()`: the plan shows both without quotes.
     shown = [part for name, kind in types.items() for part in (kind.replace("`", ""), f"{name}#", f"{name}: ")]
-    for text in filter(_OF_SESSION.search, shown):
+    for text in (part for part in shown if "(" in part):
         analyzed = analyzed.replace(text, "")
+    reads_day = says_day(where) and reads_time(analyzed, types)
     for text in filter(_OF_SESSION.search, quoted_texts(where)):
         analyzed = analyzed.replace(text, "", 1)
     # Of a function with many arguments the plan shows the first 25; the filter shows all, but not that `current_date` is a function.

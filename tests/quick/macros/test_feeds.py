@@ -200,9 +200,9 @@ def test_a_relative_path_of_files_is_refused_for_each_format_looks_for_it_elsewh
 
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("rows", [[], [{"1": 1}]])
-def test_a_folder_that_never_had_a_row_is_named_in_a_warning_for_its_path_may_be_wrong(rows: list[Any]) -> None:
+def test_a_folder_that_never_had_a_row_is_named_in_a_line_for_its_path_may_be_wrong(rows: list[Any]) -> None:
     macros = Macros(lambda _: rows)
-    macros._warn_without_rows("/typo", "files")
+    macros._tell_without_rows("/typo", "files")
     assert [text.split(";")[0] for text in macros.logged] == ["new_files /typo: found no row, now or before"] * (
         not rows
     )

@@ -22,6 +22,7 @@ _COLUMNS = {
     "by`name": "map<string,int>",
     "days_by_name": "map<string,date>",
     "User (ID)": "int",
+    "Update(s)": "int",
     "now(utc)": "timestamp",
     "info": "struct<`user(x)`:int>",
 }

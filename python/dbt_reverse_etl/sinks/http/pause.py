@@ -10,7 +10,6 @@ from email.utils import parsedate_to_datetime
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 
 _LIMITS = frozenset({403, 429})
-_BETWEEN = re.compile(r",\s*(?=[0-9.]+\s*(?:,|$)|[A-Za-z]+,)")
 
 
 def pause_of(status: int, headers: Mapping[str, str], options: HttpOptions, now: datetime) -> float | None:
@@ -26,8 +25,9 @@ def pause_of(status: int, headers: Mapping[str, str], options: HttpOptions, now:
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from seconds or an HTTP date; None for what is neither. Not capped: that is the engine's."""
-    # Of several, as where a gateway adds its own, the longest. A date has a comma behind the day of the week.
-    several = _BETWEEN.split(headers.get("Retry-After", "").strip())
+    # Of several, as where a gateway adds its own, the longest. A date has a comma behind the day of the week, and is one without it.
+    text = headers.get("Retry-After", "").strip()
+    several = (text, *map(str.strip, text.split(",")))
     return max((found for one in several if (found := _pause(one, headers, now)) is not None), default=None)
 
 

@@ -492,6 +492,8 @@ class TestRetryAfter:
             dates = [format_datetime(NOW + timedelta(seconds=one), usegmt=True) for one in (seconds, other)]
             for text in (f"{seconds}, {other}", f"{seconds}, {dates[1]}", f"{dates[0]}, {other}", ", ".join(dates)):
                 assert retry_after({"Retry-After": text}, NOW) == 1700, text
+        for text in ("5,", "5, soon", "5, 3;"):
+            assert retry_after({"Retry-After": text}, NOW) == 5, text
 
     @pytest.mark.guarantee("HTTP")
     @settings(max_examples=scaled(300), deadline=None)
