@@ -17,7 +17,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown column": ({"where": "nosuch = 1"}, "what Spark cannot resolve"),
     "no condition": ({"where": "id + 1"}, "no condition"),
     "the time by another name": ({"where": "day < curdate()"}, "depends on the time"),
-    "an unknown field": ({"fields": ["id", "email"]}, "found email; expected columns of the changelog"),
+    "an unknown field": ({"fields": ["id", "email"]}, "found 'email'; expected columns of the changelog"),
     "a placeholder of no field": (
         {"destination": "api", "options": {"upsert": PUT | {"path": "people/{id}/{email}"}}},
         "placeholder {email}",
