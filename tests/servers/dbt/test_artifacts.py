@@ -209,7 +209,7 @@ class TestConfigure:
 
     def test_a_project_without_syncs_needs_no_profile(self, manifest: Json, tmp_path: Path) -> None:
         none = {**manifest, "exposures": {}, "disabled": {}}
-        assert configure(none, [tmp_path], "prod", {}) == ([], {}, [], (), {})
+        assert configure(none, [tmp_path], "prod", {}) == ([], {}, [], {}, {})
 
 
 @pytest.mark.parametrize("switch", ["off", "on"])
