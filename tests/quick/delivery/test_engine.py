@@ -190,7 +190,8 @@ def test_the_rate_budget_is_kept_by_all_workers_together(rate: float, rows: int,
     times = sorted(bench.sink.times)
     for i, start in enumerate(times):
         for j in range(i, len(times)):
-            assert j - i <= (times[j] - start) * rate + 1e-6
+            # Between its turn and its time here a worker may wait for the others.
+            assert j - i <= (times[j] - start) * rate + 1e-6 + workers - 1
 
 
 class ManyRequests(ScriptedSink):
