@@ -76,12 +76,12 @@ def says_day(text: str) -> bool:
 
 
 def without_texts(text: str) -> str:
-    """The condition without what stands in quotes."""
+    """The condition with each quoted text empty."""
     return _TOKEN.sub(lambda token: "''" if token["quoted"] else token[0], text)
 
 
 def quoted_texts(text: str) -> list[str]:
-    """What stands in quotes, without them."""
+    """The quoted texts, without their quotes."""
     return [token["quoted"].lstrip("rR")[1:-1] for token in _TOKEN.finditer(text) if token["quoted"]]
 
 

@@ -1,4 +1,4 @@
-"""A rollback over a column that has had another type since: its former values stand in a column of another name."""
+"""A rollback over a column that has had another type since: a column of another name has its former values."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Manifest(BaseModel):
 
     Attributes:
         whole_from: the fence of the newest run that wrote every row, or 0; None: some parts since then are no longer listed, or rows
-            were adopted, so that the parts do not make the whole object. A reader begins anew when it is another one.
+            were adopted, so that the parts do not make the whole object. Where it changes, a reader reads all again.
         resent_from: the fence of a run that began to write every row; `whole_from` once a run has reached the end and left no row out.
     """
 

@@ -190,7 +190,7 @@ def is_web_page(answer: Answer, options: HttpOptions) -> bool:
 
 
 def shows_page(answer: Answer) -> bool:
-    """Whether an answer that nothing is asked of but to be good is a web page: a text such as `ok` often has the type of one."""
+    """Whether an answer is a web page by its body, too: a text such as `ok` often has the type of one."""
     is_html = is_web_page(answer, HttpOptions.model_validate({}))
     return is_html and (answer.body or b"").removeprefix(BOM_UTF8).lstrip().startswith(b"<")
 

@@ -83,7 +83,7 @@ class Client:
                 session = self._new_session()
             except Exception as error:  # of the auth class
                 return _unauthenticated(error)
-        if self._alone and session.auth is None:  # an auth class may need several requests on one connection
+        if self._alone > 0 and session.auth is None:  # an auth class may need several requests on one connection
             self._alone -= 1
             session.close()
             headers = {**headers, "Connection": "close"}

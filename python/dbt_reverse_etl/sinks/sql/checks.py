@@ -52,7 +52,7 @@ def _soft_delete_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
 
 
 def other_case(connection: Any, name: Name, dialect: Dialect) -> Wrong | None:
-    """Why an object that is not there is taken for a table whose name is in lower case."""
+    """What is wrong if the object is not there, and a table with its name in lower case is."""
     other = replace(name, name=name.name.lower())
     if other == name or dialect.exists(connection, name) or not dialect.exists(connection, other):
         return None
