@@ -6,7 +6,11 @@
 #}
 {% macro hand_over_syncs() %}
     {%- if execute -%}
-    {%- set syncs = {'invocation_id': invocation_id, 'command': flags.WHICH, 'target': target.name, 'refers_to': model.depends_on.nodes, 'args': {}, 'nodes': {}, 'exposures': {}} -%}
+    {%- set syncs = {'invocation_id': invocation_id, 'command': flags.WHICH, 'target': target.name, 'refers_to': model.depends_on.nodes, 'args': {}, 'nodes': {}, 'exposures': {}, 'tests': []} -%}
+    {#- A failed test that the project no longer has blocks no push. -#}
+    {%- for unique_id, node in graph.nodes.items() if node.resource_type == 'test' and node.depends_on.nodes | select('in', model.depends_on.nodes) | list -%}
+        {%- do syncs.tests.append(unique_id) -%}
+    {%- endfor -%}
     {%- for name in ['exclude', 'exclude_resource_types'] if invocation_args_dict.get(name) -%}{%- do syncs.args.update({name: invocation_args_dict[name]}) -%}{%- endfor -%}
     {%- for unique_id, node in graph.nodes.items() if unique_id == 'model.reverse_etl.reverse_etl_ledger' or node.config.get('materialized') == 'changelog' or unique_id in model.depends_on.nodes -%}
         {%- do syncs.nodes.update({unique_id: reverse_etl._handed_over(node, ['unique_id', 'name', 'version', 'alias', 'database', 'schema', 'relation_name', 'original_file_path'], ['materialized', 'unique_key'])}) -%}

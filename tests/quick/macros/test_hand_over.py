@@ -28,7 +28,12 @@ class Relation(str):
 
 LEDGER = {
     "unique_id": "model.reverse_etl.reverse_etl_ledger",
+    "resource_type": "model",
     "config": {"meta": {"of": "the user", "reverse_etl_made_for": {"target": "prod"}}},
+}
+TESTS = {
+    f"test.shop.{name}": {"resource_type": "test", "depends_on": {"nodes": [model]}, "config": {}}
+    for name, model in {"ids_are_set": "model.shop.log", "elsewhere": "model.shop.others"}.items()
 }
 
 
@@ -43,7 +48,7 @@ def all_handed_over(target: str, args: dict[str, Any], **env: str) -> tuple[dict
     macros = Macros(
         target=SimpleNamespace(name=target, type="databricks"),
         env_var=env.get,
-        graph=SimpleNamespace(nodes={LEDGER["unique_id"]: LEDGER}, exposures={"exposure.shop.crm": SYNC}),
+        graph=SimpleNamespace(nodes={LEDGER["unique_id"]: LEDGER, **TESTS}, exposures={"exposure.shop.crm": SYNC}),
         model=SimpleNamespace(name="push_customers", depends_on=SimpleNamespace(nodes=["model.shop.log"])),
         flags=SimpleNamespace(WHICH="build", EMPTY=False),
         invocation_id="1",
@@ -85,8 +90,9 @@ def test_the_switch_of_the_environment_in_which_dbt_runs_keeps_its_syncs() -> No
 
 
 @pytest.mark.guarantee("dbt and its commands")
-def test_what_the_command_excludes_and_the_target_of_the_manifest_are_handed_over() -> None:
+def test_what_the_command_excludes_the_target_of_the_manifest_and_the_tests_are_handed_over() -> None:
     written, _ = all_handed_over("prod", {"exclude": ("exposure:crm",), "exclude_resource_types": [], "threads": 1})
     assert written["args"] == {"exclude": ["exposure:crm"]}
     (ledger,) = written["nodes"].values()
     assert ledger["config"]["meta"] == {"reverse_etl_made_for": {"target": "prod"}}
+    assert written["tests"] == ["test.shop.ids_are_set"]
