@@ -22,8 +22,8 @@
     {%- endfor -%}
     {%- if 'publish' in given and (given.publish is not string or not given.publish.strip() or given.publish | lower == model.alias | lower) -%}
         {%- do problems.append("meta.reverse_etl.publish: found '" ~ given.publish ~ "'; expected the name of a view beside the changelog; correct it") -%}
-    {%- elif 'publish' in given and reverse_etl._taken_by_another(given.publish) -%}
-        {%- do problems.append("meta.reverse_etl.publish: found '" ~ given.publish ~ "', the name of " ~ reverse_etl._taken_by_another(given.publish) ~ '; expected a name of its own; take another one') -%}
+    {%- elif 'publish' in given and reverse_etl._taken_by_another(model, given.publish) -%}
+        {%- do problems.append("meta.reverse_etl.publish: found '" ~ given.publish ~ "', the name of " ~ reverse_etl._taken_by_another(model, given.publish) ~ '; expected a name of its own; take another one') -%}
     {%- endif -%}
     {%- if given.get('compare') == 'except' and capture.strategy != 'compare' -%}
         {%- do problems.append('meta.reverse_etl.compare: found except with the strategy ' ~ capture.strategy ~ '; expected hash, for EXCEPT compares everything; remove one of them') -%}
@@ -49,8 +49,8 @@
 {% endmacro %}
 
 
-{# What else of this schema has a name, or publishes under it; empty: nothing, or a view, which publish replaces. #}
-{% macro _taken_by_another(name) %}
+{# What else of the schema of a model has a name, or publishes under it; empty: nothing, or a view, which publish replaces. #}
+{% macro _taken_by_another(model, name) %}
     {%- for node in graph.nodes.values() if node.unique_id != model.unique_id and node.resource_type in ['model', 'seed', 'snapshot'] and [node.database or '', node.schema] == [model.database or '', model.schema] -%}
         {%- if name | lower in [node.alias | lower, (reverse_etl._own_block(node.config).get('publish') or '' if node.config.get('materialized') == 'changelog' else '') | lower] -%}
             {{ return(node.unique_id) }}

@@ -16,7 +16,12 @@
     {%- for node in (graph.nodes.values() if statuses and not reverse_etl._is_partial() else []) if node.config.get('materialized') == 'changelog' and reverse_etl._own_block(node.config).get('publish') -%}
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
-            {%- set reason = reverse_etl._not_publishable(node, tests, statuses, unit_tests) -%}
+            {%- set reason, name = reverse_etl._not_publishable(node, tests, statuses, unit_tests), node.config.meta.reverse_etl.publish -%}
+            {#- A model that ran was refused before its capture; `dbt test` runs none. -#}
+            {%- set taken_by = reverse_etl._taken_by_another(node, name) if not reason else '' -%}
+            {%- if taken_by -%}
+                {%- set reason = "for '" ~ name ~ "' is the name of " ~ taken_by ~ '; expected a name of its own; next: take another one in meta.reverse_etl.publish' -%}
+            {%- endif -%}
             {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node), true) if not reason else none -%}
             {%- if changelog is not none and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
                 {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
@@ -24,7 +29,7 @@
             {%- if reason -%}
                 {%- do log('publish ' ~ reverse_etl._named(node) ~ ': not published, ' ~ reason, info=true) -%}
             {%- elif changelog is not none -%}
-                {%- do reverse_etl._publish(changelog, node.config.meta.reverse_etl.publish) -%}
+                {%- do reverse_etl._publish(changelog, name) -%}
             {%- endif -%}
         {%- endif -%}
     {%- endfor -%}
@@ -80,9 +85,7 @@
     {%- set snapshot_id, before = reverse_etl._changed(changelog.head), reverse_etl._published(changelog.target) -%}
     {%- set view = reverse_etl._published_view(changelog.node, name) -%}
     {%- set existing = adapter.get_relation(database=view.database, schema=view.schema, identifier=name) -%}
-    {%- if existing is not none and existing.type != 'view' -%}
-        {%- do reverse_etl._operation_refuse('publish', changelog.name, existing ~ ', a ' ~ existing.type, 'a free name or a view', 'take another name in meta.reverse_etl.publish') -%}
-    {%- elif existing is none or before is none or [before.snapshot_id, before.view] != [snapshot_id, name] -%}
+    {%- if existing is none or before is none or [before.snapshot_id, before.view] != [snapshot_id, name] -%}
         {%- do reverse_etl._show(view, changelog.columns, changelog.target, snapshot_id) -%}
         {%- do run_query('alter table ' ~ changelog.target ~ " set tblproperties ('dbt_reverse_etl.published' = '" ~ snapshot_id ~ "', 'dbt_reverse_etl.published_as' = " ~ reverse_etl._string(reverse_etl._dotted(name)) ~ ')') -%}
         {%- set left = '' if before is none or before.view in [none, name] else '; ' ~ before.view ~ ' follows no longer: drop it, for prune does not keep what it shows' -%}

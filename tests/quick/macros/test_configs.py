@@ -84,7 +84,7 @@ def test_a_block_without_a_value_says_nothing(config: dict[str, Any]) -> None:
     macros = Macros(config={"unique_key": "id", **config}, model=model, graph=graph, adapter=adapter)
     settings = macros._changelog_settings()
     assert (settings["capture"]["strategy"], settings["label"]) == ("compare", None)
-    assert macros._taken_by_another("shown") == ""
+    assert macros._taken_by_another(model, "shown") == ""
     assert macros._publish_step({"node": node}, None) == []
 
 
@@ -102,8 +102,8 @@ def test_a_name_for_readers_may_be_that_of_a_view_and_of_no_table(kind: str, tak
     asked = []
     adapter = SimpleNamespace(get_relation=lambda **of: asked.append(of) or existing)
     model = SimpleNamespace(unique_id="", database=None, schema="s")
-    macros = Macros(model=model, graph=SimpleNamespace(nodes={}, sources={}), adapter=adapter)
-    assert macros._taken_by_another("live") == taken_by
+    macros = Macros(graph=SimpleNamespace(nodes={}, sources={}), adapter=adapter)
+    assert macros._taken_by_another(model, "live") == taken_by
     assert asked == [{"database": None, "schema": "s", "identifier": "live"}]
 
 

@@ -92,6 +92,12 @@ def result(node: Mapping[str, Any], status: str) -> dict[str, Any]:
     return {"node": node, "status": status, "adapter_response": {}}
 
 
+class Existing(str):
+    """A table of the schema."""
+
+    type = "table"
+
+
 @pytest.mark.guarantee("Capture")
 @pytest.mark.parametrize("status", ["fail", "error"])
 def test_after_a_failed_unit_test_which_the_graph_does_not_hold_the_snapshot_is_not_published(status: str) -> None:
@@ -108,3 +114,30 @@ def test_after_a_failed_unit_test_which_the_graph_does_not_hold_the_snapshot_is_
     node = {**THINGS, "defer_relation": None}
     assert macros._not_publishable(node, [TEST["unique_id"]], tests, [elsewhere]) == ""
     assert macros._not_publishable(node, [TEST["unique_id"]], {**tests, unit["unique_id"]: "pass"}, [unit]) == ""
+
+
+@pytest.mark.guarantee("Capture")
+@pytest.mark.parametrize(
+    ("others", "taken_by"),
+    [([], "s.live, a table"), ([{"unique_id": "model.shop.live", "name": "live", "alias": "Live"}], "model.shop.live")],
+)
+def test_after_dbt_test_a_name_that_is_taken_meanwhile_leaves_that_changelog_alone_unpublished(
+    others: list[dict[str, Any]], taken_by: str
+) -> None:
+    of_all = {"resource_type": "model", "database": None, "schema": "s", "alias": "", "defer_relation": None}
+    nodes = [
+        {**of_all, **one} for one in ({**THINGS, "alias": "things"}, TEST, *({**one, "config": {}} for one in others))
+    ]
+    existing = Existing("s.live")
+    macros = Macros(
+        graph=SimpleNamespace(nodes={one["unique_id"]: one for one in nodes}, sources={}),
+        flags=SimpleNamespace(EMPTY=False),
+        invocation_args_dict={},
+        adapter=SimpleNamespace(get_relation=lambda **_: existing),
+    )
+    macros.publish([result(TEST, "pass")])
+    assert macros.logged == [
+        f"publish things: not published, for 'live' is the name of {taken_by}; expected a name of its own; "
+        "next: take another one in meta.reverse_etl.publish"
+    ]
+    assert macros.run == []

@@ -146,6 +146,10 @@ def test_another_name_gets_a_view_at_once_and_a_reset_moves_no_view_before_the_t
     shop.changelog("things", f"select * from {shop.schema}.source", settings={"publish": "ready"})
     assert "ready shows snapshot 1, 3 rows; live follows no longer: drop it" in build()
     assert [row.n for row in shop.rows("select n from {s}.ready order by n")] == [0, 1, 2]
+    shop.table("taken", "select 1 as n")
+    shop.changelog("things", f"select * from {shop.schema}.source", settings={"publish": "taken"})
+    tested = shop.dbt("test", "--exclude", "package:reverse_etl")
+    assert (tested.success, "not published, for 'taken' is the name of" in tested.text) == (True, True), tested.text
 
     shop.changelog("things", f"select * from {shop.schema}.source", settings={"publish": "live"})
     build()
