@@ -144,12 +144,15 @@ def _rest(sync: Sync, others: Iterable[ResolvedSync]) -> list[Sync]:
     return [one.sync for one in others if one.sync.name != sync.name]
 
 
-def left_elsewhere(resolved: ResolvedSync, overview: Overview, *, planned: bool = False) -> str:
+def left_elsewhere(resolved: ResolvedSync, overview: Overview, state: State, *, planned: bool = False) -> str:
     """What stays at the former place of a sync that starts over, or is at its present place already.
 
     Args:
+        state: at the present place. Until every row was sent once, a failed push too, it starts over; after `forget` that is on purpose.
         planned: nothing is sent yet, so that a sync which only an upgrade moved can still go on where it was.
     """
+    if state.position or state.status == "forget":
+        return ""
     own = id_of(resolved)
     if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
         moved = "it had another destination, object or project before; the rows delivered there stay there"

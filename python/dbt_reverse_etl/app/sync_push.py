@@ -78,7 +78,7 @@ class SyncPush(OneSync):
             carry_out(request, self.state, job, self._ports(spec, self._head), self._policy)
             self._begin_anew()
             job = self._job(known, spec)
-        moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview)
+        moved = left_elsewhere(self._resolved, self._overview, self.state)
         stopped = self._stopped(spec)
         if only is not None:
             self._refuse_before_older_events(known)
@@ -264,7 +264,7 @@ class SyncPush(OneSync):
             found = preview(source, state, ports, self._policy, spec.mode, rows, known.snapshot)
         finally:
             source.close()
-        moved = "" if self.state.fence else left_elsewhere(self._resolved, self._overview, planned=True)
+        moved = "" if requests else left_elsewhere(self._resolved, self._overview, self.state, planned=True)
         notes = [self._left(self.state), moved, self._stopped(spec), *self._notes, found["message"]]
         return self._report("planned", known, standing=here, **found | {"message": "; ".join(filter(None, notes))})
 

@@ -118,7 +118,7 @@ def test_a_renamed_project_is_offered_its_former_one_and_an_older_ledger_says_at
     older = Ledger(older=True)
     older.push(CRM)
     assert offered(older, store) is None
-    assert "the rows delivered there stay there" in left_elsewhere(store.resolved, older.overview(store))
+    assert "the rows delivered there stay there" in left_elsewhere(store.resolved, older.overview(store), State())
 
 
 def test_a_position_that_holds_nothing_stops_nobody_and_the_newest_of_several_is_offered() -> None:
@@ -146,14 +146,14 @@ def test_rows_of_another_changelog_at_the_same_place_are_said_and_stop_nobody() 
     ledger = Ledger()
     ledger.push(CRM)
     now = replace(CRM, name="crm_people", changelog="uuid-2")
-    assert left_elsewhere(now.resolved, ledger.overview(now)) == (
+    assert left_elsewhere(now.resolved, ledger.overview(now), State()) == (
         "crm_contacts, which is no sync of this project, delivered rows of another changelog there; they stay there"
     )
     other = replace(now, project="store")
-    assert left_elsewhere(other.resolved, ledger.overview(other)).startswith(
+    assert left_elsewhere(other.resolved, ledger.overview(other), State()).startswith(
         "shop.crm_contacts, which is no sync of this project, "
     ), "the other project may have it still"
-    assert left_elsewhere(now.resolved, ledger.overview(now, CRM)) == ""
+    assert left_elsewhere(now.resolved, ledger.overview(now, CRM), State()) == ""
 
 
 def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after_its_rows_are_sent() -> None:
@@ -161,8 +161,8 @@ def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after
     here = replace(CRM, type="singer")
     ledger.push(here)
     moved = replace(here, file="other.db")
-    planned = left_elsewhere(moved.resolved, ledger.overview(moved), planned=True)
-    pushed = left_elsewhere(moved.resolved, ledger.overview(moved))
+    planned = left_elsewhere(moved.resolved, ledger.overview(moved), State(), planned=True)
+    pushed = left_elsewhere(moved.resolved, ledger.overview(moved), State())
     for said in (planned, pushed):
         assert "the rows delivered there stay there. If you changed none of them, an upgrade" in said
     assert "run the operation adopt now" in planned
@@ -170,6 +170,23 @@ def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after
     assert pushed.endswith(
         "rows that left the model since the last push before it are still there: delete them yourself"
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "snapshots", "is_offered"),
+    [("failed", (0, 0), True), ("failed", (0, 1), True), ("succeeded", (1, 1), False), ("forget", (0, 0), False)],
+)
+def test_the_way_out_stays_until_a_push_has_sent_every_row(
+    status: str, snapshots: tuple[int, int], *, is_offered: bool
+) -> None:
+    ledger = Ledger()
+    ledger.push(replace(CRM, type="singer"))
+    moved = replace(CRM, type="singer", file="other.db")
+    ledger.push(moved, nothing=True)
+    places = (Range(0, 9, snapshots[0], "s"), Range(9, BUCKETS, snapshots[1], "s"))
+    state = State(fence=1, changelog=moved.changelog, positions=places, status=status)
+    said = left_elsewhere(moved.resolved, ledger.overview(moved), state, planned=True)
+    assert ("run the operation adopt now" in said) == is_offered
 
 
 def test_no_adopt_is_offered_to_a_sync_whose_place_no_upgrade_names_otherwise() -> None:
@@ -182,7 +199,7 @@ def test_no_adopt_is_offered_to_a_sync_whose_place_no_upgrade_names_otherwise() 
     singer = moved.resolved._replace(destination=replace(destination, type="singer", settings=named))
     for resolved in (moved.resolved, singer):
         for planned in (True, False):
-            said = left_elsewhere(resolved, ledger.overview(moved), planned=planned)
+            said = left_elsewhere(resolved, ledger.overview(moved), State(), planned=planned)
             assert said.endswith("the rows delivered there stay there")
 
 
