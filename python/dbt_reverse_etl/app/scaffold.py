@@ -26,7 +26,7 @@ CARRIED = ("dbt_project.yml", "macros", "models")
 
 _IGNORED = ("target/", "dbt_packages/", "logs/")
 _DATA_OF_A_SESSION = ("spark-warehouse/", "metastore_db/", "derby.log")
-_CHANGELOG = re.compile(r"materialized['\"]?\s*[=:]\s*['\"]?changelog\b")
+_MATERIALIZED = re.compile(r"materialized['\"]?\s*[=:]\s*['\"]?(\w+)")
 
 
 @dataclass
@@ -279,11 +279,24 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
 
 
 def _is_changelog(project: _Project, source: Path) -> bool:
-    """Whether a model is one already, by its own file or a properties file."""
+    """Whether a model is one already, by its own file, a properties file or dbt_project.yml, of which the first counts that says it."""
+    if own := _MATERIALIZED.findall(raw(source)):
+        return "changelog" in own
     listed = [one for file in project.files(".yml", ".yaml") for one in mappings(parsed(raw(file)), "models")]
     configs = [one.get("config") for one in listed if one.get("name") == source.stem]
-    is_listed = any(isinstance(one, Mapping) and one.get("materialized") == "changelog" for one in configs)
-    return is_listed or _CHANGELOG.search(raw(source)) is not None
+    said = [one["materialized"] for one in configs if isinstance(one, Mapping) and "materialized" in one]
+    return "changelog" in (said or [_by_folder(project, source)])
+
+
+def _by_folder(project: _Project, source: Path) -> Any:
+    """`materialized` of dbt_project.yml for a model: that of the innermost folder."""
+    root = next(path for path in project.model_paths if source.is_relative_to(path))
+    found, level = None, project.settings.get("models")
+    for name in (project.settings.get("name"), *source.relative_to(root).with_suffix("").parts, None):
+        if isinstance(level, Mapping):
+            found = level.get("+materialized", level.get("materialized", found))
+            level = level.get(name)
+    return found
 
 
 def _has_sync(project: _Project, name: str, changelog: str) -> bool:
@@ -297,7 +310,8 @@ def _has_sync(project: _Project, name: str, changelog: str) -> bool:
 
 
 def _write_example(project: _Project) -> None:
-    if any(_CHANGELOG.search(raw(path)) for path in project.files(".sql", ".yml", ".yaml")):
+    files = [project.folder / "dbt_project.yml", *project.files(".sql", ".yml", ".yaml")]
+    if any("changelog" in _MATERIALIZED.findall(raw(path)) for path in files):
         return
     sync = SYNC.format(name="MODEL", changelog="MODEL_changelog")
     commented = "".join(f"# {line}\n" for line in sync.splitlines())

@@ -57,14 +57,19 @@ def test_a_changelog_and_a_sync_that_are_kept_in_another_folder_are_not_written_
 
 
 @pytest.mark.parametrize(
-    ("model", "listed"),
+    ("model", "listed", "of_folders"),
     [
-        ("{{ config(materialized='changelog', unique_key='id') }} select 1 as id", ""),
-        ("select 1 as id", "models: [{name: orders_changelog, config: {materialized: changelog, unique_key: id}}]"),
+        ("{{ config(materialized='changelog', unique_key='id') }} select 1 as id", "", ""),
+        ("select 1 as id", "models: [{name: orders_changelog, config: {materialized: changelog, unique_key: id}}]", ""),
+        ("select 1 as id", "", "{shop: {+materialized: table, logs: {+materialized: changelog}}}"),
+        ("select 1 as id", "", "{+materialized: view, shop: {logs: {orders_changelog: {materialized: changelog}}}}"),
     ],
-    ids=["its own file", "a properties file"],
+    ids=["its own file", "a properties file", "its folder", "its name in dbt_project.yml"],
 )
-def test_of_a_model_that_is_a_changelog_only_the_sync_is_written(shop: Path, model: str, listed: str) -> None:
+def test_of_a_model_that_is_a_changelog_only_the_sync_is_written(
+    shop: Path, model: str, listed: str, of_folders: str
+) -> None:
+    add(shop, "dbt_project.yml", f"name: shop\nmodels: {of_folders}\n")
     add(shop, "models/logs/orders_changelog.sql", model)
     add(shop, "models/logs/_models.yml", listed)
     written = init(shop, "orders_changelog")
@@ -73,6 +78,25 @@ def test_of_a_model_that_is_a_changelog_only_the_sync_is_written(shop: Path, mod
     assert (sync["name"], sync["depends_on"]) == ("crm_orders", ["ref('orders_changelog')"])
     assert sync["config"]["meta"]["reverse_etl"]["object"] == "orders"
     assert init(shop, "orders_changelog") == []
+
+
+@pytest.mark.parametrize(
+    ("model", "listed"),
+    [
+        ("{{ config(materialized='table') }} select 1 as id", ""),
+        ("select 1 as id", "models: [{name: orders, config: {materialized: table}}]"),
+    ],
+)
+def test_a_model_that_says_otherwise_than_its_folder_is_no_changelog(shop: Path, model: str, listed: str) -> None:
+    add(shop, "dbt_project.yml", "name: shop\nmodels: {shop: {staging: {+materialized: changelog}}}\n")
+    add(shop, "models/staging/orders.sql", model)
+    add(shop, "models/staging/_models.yml", listed)
+    assert "models/staging/orders_changelog.sql" in init(shop, "orders")
+
+
+def test_no_example_is_written_where_dbt_project_yml_has_changelogs(shop: Path) -> None:
+    add(shop, "dbt_project.yml", "name: shop\nmodels: {shop: {staging: {+materialized: changelog}}}\n")
+    assert "models/reverse_etl_example.yml" not in init(shop, None)
 
 
 def test_a_changelog_that_is_there_is_named_so_that_nobody_takes_its_key_for_the_new_one(shop: Path) -> None:
