@@ -87,7 +87,7 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str,
     path = _key_path(detail["loc"], given)
     where, kind = place.at(*path), detail["type"]
     if kind == "missing":
-        return Problem(where, "nothing", "a value: it is required", f"add `{path[-1]}:`")
+        return _missing(where, path[-1], detail)
     if kind == "extra_forbidden":
         allowed = [*_keys_at(model, path[:-1], detail["loc"][-2:-1]), *(place.also if len(path) == 1 else ())]
         if (renamed := _RENAMED.get(path[-1])) in allowed:
@@ -101,6 +101,14 @@ def _problem(detail: dict[str, Any], model: type[BaseModel], given: Mapping[str,
         return Problem(where, *parts.groups())
     found = described(detail["input"]) if place.hides(path) else _shown(kind, detail["input"])
     return Problem(where, found, said, "correct the value")
+
+
+def _missing(where: str, last: str, detail: Mapping[str, Any]) -> Problem:
+    name = str(detail["loc"][-1])
+    if last == name:
+        return Problem(where, "nothing", "a value: it is required", f"add `{name}:`")
+    keys = " and ".join(f"`{key}:`" for key in [*detail["input"], name])  # a short form, as `capture: cdf`
+    return Problem(where, "a text", f"a mapping, for `{name}` is required", f"write {keys} below it")
 
 
 def _shown(kind: str, value: object) -> str:

@@ -117,6 +117,13 @@ def test_a_key_of_another_strategy_is_answered_with_those_of_the_one_that_is_wri
         (SyncSettings, {"options": []}, "options: found a list; expected a mapping"),
         (SyncSettings, {"owns_object": True}, "meta: found owns_object in mode upsert; expected mode: mirror"),
         (ChangelogSettings, {"capture": None}, "capture: found nothing; expected a mapping"),
+        (ChangelogSettings, {"capture": {"strategy": "cdf"}}, "capture.table: found nothing; expected a value: it is"),
+        (
+            ChangelogSettings,
+            {"capture": "cdf"},
+            "meta.capture: found a text; expected a mapping, for `table` is required. "
+            "Next: write `strategy:` and `table:` below it",
+        ),
         (PostgresSettings, {"database": "d" * 64}, "database: found a text; expected a text of at most 63 characters"),
         (SingerSettings, {"command": []}, "command: found a list; expected 1 or more entries"),
     ],
