@@ -30,7 +30,10 @@
     {%- if columns -%}
         {{ reverse_etl._view_columns(columns) }}
     {%- elif execute is not defined or execute -%}
-        {%- set found = reverse_etl._described(relation) | map(attribute='name') | list if relation.identifier else [] -%}
+        {#- Listed, it is whole also with --empty; the adapter knows what is not listed, as a table by its path, and has no column of what is not there. -#}
+        {%- set listed = load_cached_relation(relation) if relation.identifier and relation.schema else none -%}
+        {%- set table = listed or (relation if relation.identifier and adapter.get_columns_in_relation(relation) else none) -%}
+        {%- set found = reverse_etl._described(table) | map(attribute='name') | list if table else [] -%}
         {%- if not found -%}
             {{ reverse_etl._view_refuse('except_diff', 'no columns of ' ~ relation ~ ' in the catalog', 'a table or a view', 'pass columns=[...]') }}
         {%- endif -%}

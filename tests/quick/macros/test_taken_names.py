@@ -12,6 +12,18 @@ from tests.support.dbt.macros import CompilationError, Macros
 PEOPLE = SimpleNamespace(identifier="people", schema="shop", event_time_filter=None)
 
 
+class Relation:
+    """What `ref` gives; Jinja takes no text for one."""
+
+    identifier = schema = "facts"
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+
 def macros(*names: str, exists: bool = True, **context: Any) -> Any:
     """Of a project whose tables have these columns, if they exist."""
     described = [{"col_name": name, "data_type": "string"} for name in names]
@@ -53,12 +65,56 @@ def test_a_column_that_scd3_adds_is_refused() -> None:
 
 
 def test_a_column_of_facts_that_the_version_has_is_refused() -> None:
-    made = macros("id", "at", "plan", "valid_to")
+    made = macros("id", "at", "plan", "valid_to", flags=SimpleNamespace(WHICH="compile"))
     join = {"facts": PEOPLE, "dimension": "(select 1)", "on": "id", "at": "at"}
     for columns, name in [(None, "valid_to"), (["plan"], "plan"), ({"size": "Plan"}, "plan")]:
         with pytest.raises(CompilationError, match=f"found a column {name} beside .* Next: pass columns="):
             made.point_in_time_join(**join, columns=columns)
     assert made.point_in_time_join(**join, columns={"plan": "plan_then"})
+
+
+def test_a_column_of_facts_that_the_whole_version_has_is_refused_where_tables_are_there() -> None:
+    sides = {"describe table": ["id", "at", "Size"], "describe query": ["ID", "size", "valid_from", "valid_to"]}
+    join = {"facts": Relation("facts"), "on": "id", "at": "at"}
+
+    def joined(command: str, dimension: str) -> list[str]:
+        made = Macros(
+            lambda sql: [{"name": name, "type": "int"} for name in sides[" ".join(sql.split()[:2])]],
+            load_cached_relation=lambda one: one,
+            flags=SimpleNamespace(WHICH=command),
+        )
+        made.point_in_time_join(**join, dimension=dimension)
+        return made.run
+
+    with pytest.raises(
+        CompilationError, match=r"found a column size beside .* Next: pass columns=\{column of the dimen"
+    ):
+        joined("run", "(select 1)")
+    for command, dimension in [("compile", "(select 1)"), ("generate", "(select 1)"), ("run", "__dbt__cte__sizes")]:
+        assert joined(command, dimension) == ["describe table facts"]
+    sides["describe table"].remove("Size")
+    assert joined("run", "(select 1)") == ["describe query select * from (select 1)", "describe table facts"]
+
+
+def test_except_diff_takes_the_columns_of_what_is_listed_or_what_the_adapter_finds_and_refuses_what_is_not_there() -> (
+    None
+):
+    facts, empty = Relation("facts"), Relation("(select * from facts where false limit 0)")
+    for relation, listed, found in [(empty, facts, []), (facts, None, ["id"])]:
+        made = Macros(
+            lambda _: [{"col_name": "id", "data_type": "int"}],
+            load_cached_relation=lambda _, listed=listed: listed,
+            adapter=SimpleNamespace(get_columns_in_relation=lambda _, found=found: found),
+        )
+        assert f"select `id` from {relation} except" in made.except_diff(relation, "b", key="id")
+        assert made.run == ["describe table facts"]
+    adapter = SimpleNamespace(get_columns_in_relation=lambda _: [])
+    nothing = Macros(load_cached_relation=lambda _: None, adapter=adapter)
+    with pytest.raises(
+        CompilationError, match=r"found no columns of facts in the catalog; expected a table or a view. N"
+    ):
+        nothing.except_diff(facts, "b", key="id")
+    assert nothing.run == []
 
 
 @pytest.mark.parametrize(

@@ -229,12 +229,21 @@ def test_generic_tests_fail_where_the_live_rows_break_them(dbt: Dbt) -> None:
         ("changes(ref('contacts_changelog'), to_snapshot='²')", "to_snapshot: found '²'"),
         ("net_changes(ref('contacts_changelog'), 3, 2)", "from_snapshot: found 3, later than to_snapshot 2"),
         ("except_diff('(select 1 as a)', 'b', key='a')", "found no columns"),
+        (
+            "except_diff(api.Relation.create(schema='views_dbt', identifier='gone'), 'b', key='a')",
+            "found no columns of",
+        ),
+        (
+            "point_in_time_join(ref('contacts_changelog'), reverse_etl.scd2(ref('contacts_changelog')), "
+            "['tenant', 'contact_id'], '_captured_at')",
+            "found a column email, plan beside that of the view",
+        ),
         ("reconcile_relations('(select 1 as a)', '(select 1 as a)', key='a', columns=['b'])", "columns: found b"),
         ("signed_changes(ref('contacts_changelog'), 'x')", "from_snapshot: found 'x'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_three_parts(dbt: Dbt, two_days: None, call: str, found: str) -> None:
-    result = dbt("compile", "--vars", "day: 2", "--inline", "select * from {{ reverse_etl." + call + " }}")
+    result = dbt("show", "--vars", "day: 2", "--inline", "select * from {{ reverse_etl." + call + " }}")
     assert not result.success
     message = " ".join(str(result.exception).split())
     assert found in message
