@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 import socket
 import ssl
 import threading
@@ -29,6 +30,10 @@ from dbt_reverse_etl.sinks.hosts import is_metadata_host
 
 _GZIP, _MEMBERS = b"\x1f\x8b", 100  # how a member begins; so many are read
 _NO_BODY = frozenset({204, 304})  # http.client reads none after these
+_NAME = re.compile(rb"^([!-9;-~]+)[ \t]+:")  # blanks after it are dropped: RFC 9112, 5.1
+_REPEATED = re.compile(
+    rb"^(Content-Length:[ \t]*(\d+))([ \t]*,[ \t]*\2)+\s*$", re.IGNORECASE
+)  # one length: RFC 9110, 8.6
 
 
 class MetadataHost(ValueError):
@@ -133,6 +138,13 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
+class _Lines(io.BufferedReader):
+    """Reads header lines as http.client wants them."""
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return _REPEATED.sub(rb"\1\r\n", _NAME.sub(rb"\1:", super().readline(size)))
+
+
 class _Response(HTTPResponse):
     """The whole answer has to come within one read timeout, and within the exchange."""
 
@@ -140,7 +152,7 @@ class _Response(HTTPResponse):
         super().__init__(sock, *arguments, **more)
         until = min(_exchange.until, time.monotonic() + (sock.gettimeout() or math.inf))
         self._bounded = _Bounded(self.fp.detach(), sock, until)
-        self.fp = io.BufferedReader(self._bounded)
+        self.fp = _Lines(self._bounded)
 
     def _read_status(self) -> tuple[str, int, str]:
         """Of the final answer (RFC 9110, 15.2): http.client takes every interim one but 100 for it."""

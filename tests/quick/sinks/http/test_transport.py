@@ -86,6 +86,17 @@ class TestNetwork:
         server.default = Reply(raw=head + b"\r\n")
         assert one(server.url) == (UNKNOWN, "an answer that is no HTTP")
 
+    @pytest.mark.parametrize(
+        "field", [b"Content-Length : 15", b"Content-Length: 15, 15", b"X \t: y\r\ncontent-length:15 ,15 "]
+    )
+    def test_blanks_before_a_colon_and_a_length_that_is_repeated_are_read(
+        self, field: bytes, server: HttpServer
+    ) -> None:
+        head = b"HTTP/1.1 200 OK\r\n" + field + b"\r\nContent-Type : application/json\r\n\r\n"
+        server.default = Reply(raw=head + b'{"status":"ok"}', ends=False)
+        task = task_of({"success": {"json": {"path": "status", "equals": "ok"}}})
+        assert one(server.url, task, timeout={"read": 2})[0] is DELIVERED
+
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("interim", [b"", b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"])
     @pytest.mark.parametrize("status", [b"200 OK", b"404 Not Found"])
