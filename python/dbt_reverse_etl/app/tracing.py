@@ -163,6 +163,8 @@ class _Run:
             self._end_part()
         elif number is Number.SENT:
             self._begin_request(int(value))
+        elif number is Number.NO_MATCH:
+            self._request.missed = int(value)
         elif number is Number.ANSWERED:
             self._end_request(int(value))
         elif number is Number.REPEATED:
@@ -177,13 +179,15 @@ class _Run:
         _end(self._span, wrong)
 
     def _begin_request(self, rows: int) -> None:
-        self._request.rows, self._request.span = rows, _below(self._tracer, self._part or self._span, "sink.deliver")
+        self._request.rows, self._request.missed = rows, 0
+        self._request.span = _below(self._tracer, self._part or self._span, "sink.deliver")
         self._request.span.set_attribute("reverse_etl.rows.sent", rows)
 
     def _end_request(self, delivered: int) -> None:
-        sent, span = self._request.rows, self._request.span
-        span.set_attribute("reverse_etl.rows.delivered", delivered)
-        _end(span, f"{sent - delivered} of {sent} rows were not delivered" if delivered < sent else "")
+        sent, missed, span = self._request.rows, self._request.missed, self._request.span
+        span.set_attributes({"reverse_etl.rows.delivered": delivered, "reverse_etl.rows.no_match": missed})
+        failed = sent - delivered - missed
+        _end(span, f"{failed} of {sent} rows were not delivered" if failed else "")
 
     def _end_part(self) -> None:
         if self._part is not None:

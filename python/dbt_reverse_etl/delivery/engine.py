@@ -197,6 +197,8 @@ class Engine:
             except Exception as error:
                 answer = _broken(wave, len(rows), Outcome.UNKNOWN, f"the sink raised {type(error).__name__}")
             delivery = wave.read(_formed(wave, len(rows), answer))
+            if missed := sum(one.outcome is Outcome.NO_MATCH for one in delivery.results):
+                self._progress(Number.NO_MATCH, missed)
             self._progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))
         wave.record(rows, delivery)
         self._step("batch.after")

@@ -20,6 +20,7 @@ class Number(str, Enum):
     REPEATED = "repeated"  # rows of a request that will be sent again
     PAUSED = "paused"  # seconds for which the destination asked
     SENT = "sent"  # rows of a request that begins
+    NO_MATCH = "no_match"  # rows of it that the destination does not have; called before ANSWERED, in the same thread
     ANSWERED = "answered"  # rows of it that were delivered; called in the same thread
 
 

@@ -228,6 +228,12 @@ def test_requests_of_one_batch_keep_the_budget_the_lease_and_an_interrupt_as_tho
     assert outcomes(result) == dict.fromkeys([2, 3, 4], Outcome.RETRYABLE)
 
 
+def test_whoever_looks_on_knows_which_rows_a_request_missed_at_the_destination() -> None:
+    bench = Bench(lambda ids, _: some(ids, lambda row: row < 2, Outcome.NO_MATCH), Limits(rows=5))
+    bench.wave(5)
+    assert bench.numbers[:3] == [(Number.SENT, 5), (Number.NO_MATCH, 2), (Number.ANSWERED, 3)]
+
+
 def test_batches_of_a_transactional_sink_come_in_order_and_only_the_final_one_is_last() -> None:
     def answer(ids: list[int], number: int) -> Delivery:
         return some(ids, lambda i: number == 1, Outcome.RETRYABLE)

@@ -86,7 +86,7 @@ def test_spans_hold_ids_and_counts_and_neither_row_values_nor_addresses(spans: l
     assert names == {
         "dbt.invocation_id",
         *(f"reverse_etl.{name}" for name in ("sync", "run_id", "fence", "status", "wave")),
-        *(f"reverse_etl.rows.{name}" for name in ("planned", "sent", "delivered", "counted")),
+        *(f"reverse_etl.rows.{name}" for name in ("planned", "sent", "delivered", "no_match", "counted")),
     }
 
 
@@ -94,6 +94,21 @@ def test_spans_hold_ids_and_counts_and_neither_row_values_nor_addresses(spans: l
 def test_requests_that_were_not_taken_whole_are_errors_that_say_how_many_rows(spans: list[ReadableSpan]) -> None:
     refused = [call for call in named(spans, "sink.deliver") if call.status.status_code is StatusCode.ERROR]
     assert [call.status.description for call in refused] == ["1 of 1 rows were not delivered"] * 2
+
+
+def test_a_row_that_the_destination_does_not_have_is_no_error_of_its_request() -> None:
+    exporter, tracing = watched()
+    tell = tracing.begin(Bound("crm_contacts", "crm.contacts", "run", "invocation"))
+    for delivered in (3, 2, 5):
+        tell(Number.SENT, 5)
+        if delivered < 5:
+            tell(Number.NO_MATCH, 2)
+        tell(Number.ANSWERED, delivered)
+    tracing.close()
+    calls = named(list(exporter.get_finished_spans()), "sink.deliver")
+    missed = [(number(call, "rows.delivered"), number(call, "rows.no_match")) for call in calls]
+    assert missed == [(3, 2), (2, 2), (5, 0)]
+    assert [call.status.description for call in calls] == [None, "1 of 5 rows were not delivered", None]
 
 
 def test_a_run_that_ends_in_the_middle_of_a_wave_leaves_no_open_span_and_is_an_error() -> None:
