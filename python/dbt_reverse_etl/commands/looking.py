@@ -24,7 +24,7 @@ def plan(place: Place, selectors: tuple[str, ...], as_json: bool, sample: int, m
     """Show what a push would send. Sends nothing, moves nothing."""
     from dbt_reverse_etl.terminal import console, output
 
-    with Opened(place, selectors, plans=True) as opened:
+    with Opened(place, selectors, plans=not markdown) as opened:
         reports = [opened.pusher.plan(one, opened.overview, 0 if markdown else sample) for one in opened.chosen]
     if as_json:
         put_json([console.as_json(report) for report in reports])

@@ -50,12 +50,13 @@ def test_the_command_plan_takes_the_override_that_the_next_push_takes_and_refuse
     found: list[Any] = []
     monkeypatch.setattr(Pusher, "plan", lambda pusher, *_: found.append(pusher.overrides) or Report("a", "crm.a", ""))
 
-    def plan() -> Result:
-        return CliRunner().invoke(cli.cli, ["plan"], standalone_mode=False)
+    def plan(*more: str) -> Result:
+        return CliRunner().invoke(cli.cli, ["plan", *more], standalone_mode=False)
 
     assert (plan().exception, found) == (None, [[WORD]])
     place.project().env[OVERRIDE] = "b@5:+0~0-2"
     assert isinstance(plan().exception, ConfigurationError)
+    assert (plan("--markdown").exception, found[1:]) == (None, [[]]), "nobody pushes a branch before its merge"
 
 
 @pytest.mark.guarantee("Guards")
