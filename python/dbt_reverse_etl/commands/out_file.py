@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
+
 from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
 
@@ -27,8 +29,11 @@ def refuse_unwritable(option: str, file: Path) -> None:
 def write_out(option: str, file: Path, text: str) -> None:
     """Write it whole, or leave the former one. Raises ReverseEtlError."""
     try:
-        if _is_stream(file):
-            file.write_text(text, encoding="utf-8")
+        if file == Path("/dev/stdout"):
+            click.echo(text.encode())  # where the other lines of the command go
+        elif _is_stream(file):
+            with file.open("a", encoding="utf-8") as opened:
+                opened.write(text)
         else:
             put(file.resolve(), text.encode())
     except OSError as error:
@@ -38,5 +43,5 @@ def write_out(option: str, file: Path, text: str) -> None:
 
 
 def _is_stream(file: Path) -> bool:
-    """A pipe or a terminal, such as /dev/stdout, which nothing takes the place of."""
-    return file.is_fifo() or file.is_char_device()
+    """A pipe, a terminal, or what the shell has opened, such as /dev/stdout: nothing takes its place."""
+    return file.is_fifo() or file.is_char_device() or file.parent in (Path("/dev"), Path("/dev/fd"))

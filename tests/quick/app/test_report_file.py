@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -45,6 +47,17 @@ def test_a_report_replaces_the_former_one_and_keeps_its_rights(out: Path) -> Non
     report()
     assert (out.read_text(), out.stat().st_mode & 0o777) == ("<p>new", 0o640)
     assert [*out.parent.iterdir()] == [out]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_file_to_which_the_shell_writes_gets_the_report_behind_what_it_has(out: Path, number: int) -> None:
+    name = {1: "/dev/stdout", 2: "/dev/stderr"}.get(number, "/dev/fd/3")
+    work = "print('first', flush=True); from dbt_reverse_etl.commands.out_file import refuse_unwritable, write_out; "
+    work += f"file = Path({name!r}); refuse_unwritable('--out', file); write_out('--out', file, '<p>new')"
+    command = [sys.executable, "-c", f"from pathlib import Path; {work}; print('last')"]
+    subprocess.run(["/bin/sh", "-c", f'exec "$@" {number}>>report.html', "sh", *command], check=True)
+    around = ("first\n", "\nlast\n") if number == 1 else ("", "")
+    assert out.read_text() == "<p>former" + "<p>new".join(around)
 
 
 def test_a_full_disk_leaves_the_former_report_and_says_what_to_do(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
