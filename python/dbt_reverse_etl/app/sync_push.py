@@ -249,6 +249,8 @@ class SyncPush(OneSync):
         lost = why_lost(job, self.state, self.sink)
         if lost is not None and not requests:
             return self._lost_report(lost)
+        if self._is_overtaken(known, job):
+            return replace(self._left_to_a_later_run(known), status="planned", exit_code=ExitCode.OK)
         here = self._as_it_is(self._head())
         if former := self._former(known, requests):
             said = f"{self._forget_of(former).operation} of {former.sync}"

@@ -29,6 +29,7 @@ from tests.support.delivery.world import MemoryLedger
 
 A = sync("a", "orders")._replace(guards=Guards.model_validate({"max_deletes": 1}))
 PENDING = PerOperation(update=1, delete=2)
+SPEC = next(iter(at(A, 4).states.values())).positions[0].spec
 OVERRIDE = "a@5:+0~1-2"
 DELETES = "2 deletes, of 3 rows (max_deletes: 1)"
 FAILED = "tests not passed of orders: unique_id"
@@ -91,12 +92,31 @@ def test_after_a_crash_a_plan_promises_no_override_where_a_push_settles_that_run
     monkeypatch.setattr(SqliteSink, "transactional", transactional)
     monkeypatch.setattr(SqliteSink, "modes", frozenset(Mode))
     monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: replace(one._earlier[0], mode=Mode(mode)))
-    spec = next(iter(at(A, 4).states.values())).positions[0].spec
-    claims = (Claim("c", 0, 9, claimed, spec, everything),)
+    claims = (Claim("c", 0, 9, claimed, SPEC, everything),)
     said = planned(monkeypatch, claims=claims).message
     assert DELETES in said
     assert (OVERRIDE in said, "may be blocked" in said) == (promises, not promises)
     assert ("the override may not hold" in planned(monkeypatch, OVERRIDE, claims=claims).message) is not promises
+
+
+@pytest.mark.parametrize(
+    ("position", "claims", "said"),
+    [
+        (6, (), "a later run has delivered more"),
+        (
+            4,
+            (Claim("c", 0, 9, 6, SPEC),),
+            "a later run has delivered a part of a newer snapshot: the next push sends the rest",
+        ),
+    ],
+)
+def test_a_plan_of_an_older_snapshot_than_a_later_run_has_delivered_promises_no_row(
+    position: int, claims: tuple[Claim, ...], said: str
+) -> None:
+    warehouse = pusher(orders=7)
+    warehouse._heads["orders", 5] = warehouse._heads["orders", None]
+    report = warehouse.plan(A, at(A, position, claims=claims), 0)
+    assert (report.status, report.exit_code, report.planned.total, report.message) == ("planned", ExitCode.OK, 0, said)
 
 
 @pytest.mark.guarantee("Guards")
