@@ -45,6 +45,7 @@ class OneSync:
         self.sink: Sink = self._make_sink()
         self.label = resolved.label
         self.id = id_of(resolved)
+        self._owner = owner.this_process()
         self.state = overview.states.get(self.id, State())
         self._sources: list[PendingRows] = []
         self._notes: list[str] = []
@@ -281,7 +282,7 @@ class OneSync:
             spec=spec.id if spec else "",
             spec_text=spec.text if spec else "",
             task=self._task(spec),
-            owner=owner.this_process(),
+            owner=self._owner,
             invocation_id=self._shared.invocation_id,
             exposure=self._resolved.sync.position_of,
             newest=self._newest(known),

@@ -51,7 +51,8 @@ class SyncPush(OneSync):
     def push(self, only: str | None = None) -> Report:
         """`only`: a key as JSON; its row is sent and no other."""
         try:
-            return self._push(only)
+            with owner.at_work() as self._owner:
+                return self._push(only)
         finally:
             if only is not None:
                 self._keep_block(self.fence)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import socket
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 _PROC = Path("/proc")  # of Linux alone
+_numbers = itertools.count()
+_at_work = set[str]()
 
 
 def this_process() -> str:
@@ -18,14 +23,25 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{_place()}:{_stat('self')[1]}"
 
 
+@contextmanager
+def at_work() -> Iterator[str]:
+    """The name of a push of this process, which lives until its end: another thread may push the same sync."""
+    name = f"{this_process()}:{next(_numbers)}"
+    _at_work.add(name)
+    try:
+        yield name
+    finally:
+        _at_work.discard(name)
+
+
 def is_alive(owner: str) -> bool:
-    """Whether the process of an unfinished run still lives; elsewhere only its lease tells."""
+    """Whether the push of an unfinished run still lives, by its process; elsewhere only its lease tells."""
     host, process, place, start = (owner.split(":") + [""] * 4)[:4]
     # Without a place, two machines of one name look alike; on Windows signal 0 is a Ctrl+C.
     if not place or (host, place) != (socket.gethostname(), _place()) or not process.isdecimal():
         return True
-    if int(process) == os.getpid():  # it was us, or one that had our number before
-        return False
+    if int(process) == os.getpid():  # us, or one that had our number before
+        return owner in _at_work
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:

@@ -28,8 +28,9 @@ from dbt_reverse_etl.delivery.facts import (
     Undelivered,
     WaveAcknowledged,
 )
-from dbt_reverse_etl.delivery.ports import Status
+from dbt_reverse_etl.delivery.ports import Job, Status
 from dbt_reverse_etl.delivery.position import State
+from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.warehouse.overview import Overview, Request
@@ -61,10 +62,10 @@ class Ledger(MemoryLedger):
         return super().start(started)
 
 
-def began(positions: Sequence[Range], *facts: Fact) -> tuple[Overview, Ledger]:
-    """A run of another machine began now; what an overview read at once, and the ledger with what it recorded since."""
+def began(positions: Sequence[Range], *facts: Fact, owner: str = "elsewhere:1") -> tuple[Overview, Ledger]:
+    """A run of another machine, or of `owner`, began now; what an overview read at once, and the ledger with what it recorded since."""
     head = max(place.snapshot for place in positions)
-    stated: dict[str, Any] = {"undelivered": (), "lease_until": SOON, "owner": "elsewhere:1", "sync": "a"}
+    stated: dict[str, Any] = {"undelivered": (), "lease_until": SOON, "owner": owner, "sync": "a"}
     run = RunStarted(SYNC, 1, "r", NOW, head, SPEC, SPECS, tuple(positions), (), changelog="uuid", **stated)
     ledger = Ledger()
     ledger.append(run)
@@ -121,6 +122,29 @@ def test_a_run_that_renewed_its_lease_since_a_long_invocation_began_is_not_taken
     report = after_an_hour(ledger, orders=5).push(A, overview)
     assert (report.status, report.exit_code) == ("busy", ExitCode.BUSY), report.message
     assert ledger.facts == before, "nothing was claimed"
+
+
+@pytest.mark.guarantee("Leases and rivals")
+def test_of_two_pushes_of_a_sync_in_threads_of_one_process_one_runs_and_the_other_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SqliteSink, "open", lambda *_: None)
+    monkeypatch.setattr(SyncPush, "_source", lambda *_: NoRows())
+    monkeypatch.setattr(SyncPush, "_remote", None)
+    found = list[str]()
+
+    def push(owner: str) -> str:
+        overview, ledger = began(ALL_AT_5, owner=owner)
+        return replace(after_an_hour(ledger, orders=5), clock=CLOCK).push(A, overview).status
+
+    def meanwhile(job: Job, *_: object) -> None:
+        monkeypatch.setattr(sync_push, "run", run)
+        found.extend([job.owner, push(job.owner)])
+
+    monkeypatch.setattr(sync_push, "run", meanwhile)
+    after_an_hour(Ledger(), orders=5).push(A, at(A, 5))
+    assert found[1] == "busy"
+    assert push(found[0]) != "busy", "it has ended without a last word, as by an error"
 
 
 def test_a_run_that_has_ended_since_a_long_invocation_began_leaves_nothing_to_send() -> None:

@@ -42,6 +42,14 @@ def ended() -> int:
         return process.pid
 
 
+def test_of_this_process_each_push_lives_until_it_ends_and_one_that_had_its_number_before_does_not() -> None:
+    with owner.at_work() as first:
+        with owner.at_work() as second:
+            assert (owner.is_alive(first), owner.is_alive(second), first == second) == (True, True, False)
+        assert (owner.is_alive(first), owner.is_alive(second)) == (True, False)
+    assert not owner.is_alive(owner.this_process())
+
+
 def test_on_a_mac_the_lease_alone_holds_for_a_process_of_another_mac_of_that_name(system: Patch) -> None:
     system.setattr(sys, "platform", "darwin")
     system.setattr(uuid, "getnode", lambda: 1)
