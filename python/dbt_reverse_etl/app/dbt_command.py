@@ -5,15 +5,39 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
+from dbt_reverse_etl.app.check import parsed
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.app.project import ON
 from dbt_reverse_etl.base.dbt_options import command_of
 from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.config.artifacts import select
+from dbt_reverse_etl.config.manifest import syncs
+from dbt_reverse_etl.config.settings import Sync
 
 _PUSHING = frozenset({"run", "build", "retry"})
 _WITHOUT_ROWS = frozenset({"--help", "-h", "--version", "--empty", "--sample"})
 _PLACES = ("--project-dir", "--profiles-dir", "--target-path", "--target", "-t", "--profile")
+
+
+def refuse_unknown_syncs(selectors: Sequence[str], arguments: Sequence[str], place: Place) -> None:
+    """Before dbt works for an hour. A sync may be newer than the manifest that is there; what cannot be parsed here, dbt reports.
+
+    Raises:
+        ConfigurationError: a selector names no sync.
+    """
+    with suppress(ReverseEtlError):
+        select(syncs(place.project("").manifest()), selectors)
+        return
+    at = [number for number, one in enumerate(arguments) if one.partition("=")[0] == "--vars"]
+    variables = [one for number in at for one in arguments[number : number + (1 if "=" in arguments[number] else 2)]]
+    found: list[Sync] | None = None
+    with suppress(ReverseEtlError):
+        manifest = parsed(place, place.asked_target(), variables)
+        found = None if manifest is None else syncs(manifest)
+    if found is not None:
+        select(found, selectors)
 
 
 def run_dbt(arguments: Sequence[str], place: Place, env: Mapping[str, str]) -> int:

@@ -46,6 +46,8 @@ def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: 
 
     project = place.project("")
     refuse_unknown_words(None, project.env)  # before dbt runs for minutes
+    if selectors:
+        dbt_command.refuse_unknown_syncs(selectors, dbt_arguments, place)
     before = project.newest_results()
     code = dbt_command.run_dbt([*dbt_arguments], place, {**project.env, SWITCH: OFF})
     if project.newest_results() in (None, before):

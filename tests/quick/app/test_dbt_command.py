@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dbt_reverse_etl.app import invocation
+from dbt_reverse_etl.app import dbt_command, invocation
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.commands import pushing
@@ -116,6 +116,42 @@ def test_a_word_of_the_environment_that_nobody_knows_is_refused_before_dbt_runs(
     with pytest.raises(ConfigurationError, match=f"found '{word}'"):
         run("run")
     assert not (shop / "target" / "run_results.json").exists()
+
+
+NEWER = {"crm_c": {"destination": "crm"}, "crm_new": {"destination": "crm"}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "read", "is_refused"),
+    [
+        ("crm_c", None, False),
+        ("crm_neu", manifest(NEWER), True),
+        ("crm_new", manifest(NEWER), False),
+        ("crm_neu", None, False),  # this Python has no dbt
+        ("crm_neu", ConfigurationError(), False),  # dbt says itself what is wrong
+    ],
+)
+def test_a_selector_that_names_no_sync_is_refused_before_dbt_runs(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, selector: str, read: Any, is_refused: bool
+) -> None:
+    (shop / "target" / "manifest.json").write_text(json.dumps(manifest({"crm_c": {"destination": "crm"}})))
+    dbt(shop, monkeypatch, code=1)
+    parsed: list[Any] = []
+
+    def parse(*place: Any) -> Any:
+        parsed.append(place[1:])
+        if isinstance(read, Exception):
+            raise read
+        return read
+
+    monkeypatch.setattr(dbt_command, "parsed", parse)
+    command = ["run", "--select", selector, "--", "build", "--select", "c", "--vars", "{day: 1}"]
+    if is_refused:
+        with pytest.raises(ConfigurationError, match=r"found 'crm_neu'.*did you mean 'crm_new'"):
+            cli.main(command, standalone_mode=False, obj={})
+    else:
+        assert cli.main(command, standalone_mode=False, obj={}) == 1
+    assert parsed == ([] if selector == "crm_c" else [("dev", ["--vars", "{day: 1}"])])
 
 
 def test_what_was_checked_before_the_session_is_what_the_push_is_given(

@@ -42,9 +42,9 @@ def write(project: Project, **syncs: dict[str, Any]) -> None:
     (project.path / "models" / "exposures.yml").write_text(yaml.safe_dump({"exposures": exposures}))
 
 
-def check(project: Project, *arguments: str) -> Result:
+def check(project: Project, *arguments: str, command: str = "check") -> Result:
     place = ["--project-dir", str(project.path), "--profiles-dir", str(project.path)]
-    return CliRunner().invoke(cli, ["check", *place, *arguments], standalone_mode=False)
+    return CliRunner().invoke(cli, [command, *place, *arguments], standalone_mode=False)
 
 
 @pytest.mark.guarantee("Configuration")
@@ -57,6 +57,14 @@ def test_check_sees_the_project_as_it_is_now_and_writes_no_artifact(project: Pro
     assert "not tried: Spark, the ledger" in first.stdout
     assert not (project.path / "target" / "manifest.json").exists(), "a push would take it for that of the last run"
     assert not (project.path / "crm.db").exists()
+
+
+def test_run_refuses_a_selector_of_no_sync_of_the_project_as_it_is_now_before_dbt_runs(project: Project) -> None:
+    write(project, people={"object": "people"})
+    error = check(project, "--select", "peple", "--", "build", command="run").exception
+    assert isinstance(error, ConfigurationError)
+    assert "expected a sync or a tag: people. Next: did you mean 'people'?" in str(error)
+    assert not (project.path / "target" / "run_results.json").exists()
 
     write(project, people={"object": "people"}, orders={"object": "orders", "mode": "replace"})
     wrong = check(project).exception
