@@ -81,8 +81,9 @@ def without_texts(text: str) -> str:
 
 
 def quoted_texts(text: str) -> list[str]:
-    """The quoted texts, without their quotes."""
-    return [token["quoted"].lstrip("rR")[1:-1] for token in _TOKEN.finditer(text) if token["quoted"]]
+    """The quoted texts, without their quotes and without what a backslash escapes, which a plan shows otherwise."""
+    texts = [token["quoted"].lstrip("rR")[1:-1] for token in _TOKEN.finditer(text) if token["quoted"]]
+    return [part for one in texts for part in re.split(r"\\.", one, flags=re.DOTALL)]
 
 
 def calls_session(bare: str) -> bool:

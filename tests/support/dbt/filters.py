@@ -40,6 +40,7 @@ _GOOD = (
     "info.`user(x)` = 1",
     "name = 'now (urgent)' or `User (ID)` is not null and `now(utc)` is null",
     "name = 'now' or `User (ID)` = 1 and upper(name) in ('today', 'tomorrow')",
+    r"name = 'it\'s now()' or name = 'a\\now()' or name = r'\d now()' or name = 'a''now()'",
     "true",
 )
 _BY_ITSELF = (
@@ -68,6 +69,7 @@ _OF_SESSION = (
     "hour('now') > 1",
     "days_by_name['a'] = 'yesterday'",
     "name = 'current_user()' or name = current_user",
+    r"name = 'it\'s current_user()' or name = current_user",
     "name = current_user",
     "name = user()",
     "name = session_user()",
