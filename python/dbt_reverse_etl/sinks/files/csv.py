@@ -19,9 +19,9 @@ from dbt_reverse_etl.values.encoding import Nan, encode_values
 _GUARDED = "^['=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20]"
 
 
-def csv_part(rows: pa.Table, nan: Nan, refused: dict[int, str]) -> tuple[bytes, dict[int, str]]:
-    """The file (empty without rows), and the rows that are not in it: those of `refused`, and what has no exact form."""
-    columns: list[Any] = []
+def csv_part(rows: pa.Table, nan: Nan) -> tuple[bytes, dict[int, str]]:
+    """The file (empty without rows), and the rows that are not in it, for they have no exact form."""
+    columns, refused = list[Any](), dict[int, str]()
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         texts, bad = _texts(column.combine_chunks(), name, nan)
         columns.append(texts)

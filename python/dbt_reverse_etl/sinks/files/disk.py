@@ -62,11 +62,13 @@ class DirectoryStore:
         """As the protocol says, also after a power failure."""
         path = self._directory / name
         _make(path.parent)
-        temporary = _written(path, content)
+        temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
         try:
+            write(temporary, content)
             temporary.replace(path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             raise
         try:
             sync_directory(path.parent)
@@ -103,14 +105,3 @@ def _make(directory: Path) -> None:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _written(path: Path, content: bytes) -> Path:
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
-    try:
-        write(temporary, content)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    return temporary

@@ -18,13 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.sinks.base import SinkTask
-from dbt_reverse_etl.sinks.files.store import AT_ONCE, TEMPORARY, Store
+from dbt_reverse_etl.sinks.files.store import AT_ONCE, TEMPORARY, Store, UnusableError
 
 MANIFEST = "manifest.json"
-
-
-class DamagedError(Exception):
-    """The manifest is not as it was written."""
+# A resync does not replace it: it may be a file of another tool, as dbt's own.
+_DAMAGED = (
+    f"a damaged {MANIFEST}",
+    "one written by this sink",
+    "restore it, or remove it and run dbt run-operation resync for this sync",
+)
 
 
 class Part(BaseModel):
@@ -188,18 +190,14 @@ class ManifestFile:
         self._store = store
 
     def read(self) -> Manifest | None:
-        """The manifest as a reader sees it, without the lock; None if there is none.
-
-        Raises:
-            DamagedError: it is damaged.
-        """
+        """The manifest as a reader sees it, without the lock; None if there is none. Raises UnusableError if it is damaged."""
         text = self._store.read(MANIFEST)
         if text is None:
             return None
         try:
             return Manifest.model_validate(orjson.loads(text))
         except ValueError:  # of JSON, or of the model
-            raise DamagedError(f"{MANIFEST} is damaged") from None
+            raise UnusableError(*_DAMAGED) from None
 
     def change(self, by: Callable[[Manifest | None], Manifest]) -> Manifest:
         """Read, change and replace the manifest as one step.

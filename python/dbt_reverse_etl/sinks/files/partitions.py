@@ -34,17 +34,11 @@ class TooManyFolders(Exception):
 
 @dataclass(frozen=True)
 class Partition:
-    """Rows of a batch that stand in one folder.
+    """Rows of a batch that stand in one folder."""
 
-    Attributes:
-        folder: as it stands in a path, with a slash behind it; empty for an object without partitions.
-        values: the fields' values as text, or NULL.
-        rows: their numbers in the batch, int64.
-    """
-
-    folder: str
-    values: dict[str, str | None]
-    rows: Any
+    folder: str  # as it stands in a path, with a slash behind it; empty for an object without partitions
+    values: dict[str, str | None]  # of the fields as text, or NULL
+    rows: Any  # their numbers in the batch, int64
 
 
 def problems(task: SinkTask, fields: Sequence[str]) -> list[Problem]:
@@ -78,11 +72,7 @@ def _has_a_name(kind: pa.DataType) -> bool:
 
 
 def partitions(rows: pa.Table, fields: Sequence[str]) -> tuple[list[Partition], dict[int, str]]:
-    """The rows by folder, ordered by its name, and row -> reason of those that have none.
-
-    Raises:
-        TooManyFolders: see there.
-    """
+    """The rows by folder, ordered by its name, and row -> reason of those that have none. Raises TooManyFolders."""
     numbers = row_numbers(rows.num_rows)
     if not fields:
         return [Partition("", {}, numbers)], {}

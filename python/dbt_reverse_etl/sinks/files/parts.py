@@ -26,11 +26,7 @@ _NAME = re.compile(r"([^/]+=[^/]*/)*\d{10}-[A-Za-z0-9_-]+-[0-9a-f]{12}\.((jsonl|
 def encoded(
     batch: Batch, refused: Mapping[int, str], fence: int, settings: FilesSettings, options: FilesOptions
 ) -> tuple[list[tuple[Part, bytes]], dict[int, str]]:
-    """The parts of a batch, each with its content, and row -> reason of the rows that are in none: those of `refused`, too.
-
-    Raises:
-        TooManyFolders: of `partitions`.
-    """
+    """The parts of a batch, each with its content, and row -> reason of the rows that are in none, as of `refused`. Raises TooManyFolders."""
     found, wrong = partitions(batch.rows, options.partition_by)
     refused = {**wrong, **refused}
     pieces = []
@@ -80,7 +76,7 @@ def _content(
         table = table.take(_without(row_numbers(table.num_rows), bad)) if bad else table
         content = _parquet(table, settings.codec) if table.num_rows else b""
     elif settings.format == "csv":
-        content, bad = csv_part(table, options.nan, {})
+        content, bad = csv_part(table, options.nan)
     else:
         content, bad = encode_lines(table, nan=options.nan)
     if content and settings.extension.endswith(".gz"):

@@ -18,7 +18,7 @@ from dbt_reverse_etl.sinks.base import OPERATION, SinkTask
 from dbt_reverse_etl.sinks.files.decoding import decoded
 from dbt_reverse_etl.sinks.files.manifest import Manifest, Part
 from dbt_reverse_etl.sinks.files.partitions import row_numbers
-from dbt_reverse_etl.sinks.files.store import Store
+from dbt_reverse_etl.sinks.files.store import Store, UnusableError
 from dbt_reverse_etl.values.encoding import encode_values
 
 READ_AT_ONCE = 100_000  # rows in one table, at least
@@ -26,24 +26,18 @@ _FOLD_AT_ONCE = 1_000_000  # changes that may wait to be folded
 _ORDER = "order"
 
 
-class UnreadableError(Exception):
-    """What was found, what was expected, what to do next."""
-
-
 def read_rows(store: Store, manifest: Manifest, task: SinkTask) -> Iterator[pa.Table]:
     """The fields of a task in every row, as `reading.rows_of` gives them.
 
     Raises:
-        UnreadableError: the listed parts are not the whole object, or one of them is not as it was written.
+        UnusableError: the listed parts are not the whole object, or one of them is not as it was written.
         OSError: of the store.
     """
     if manifest.whole_from is None:
-        found, expected = (
+        raise UnusableError(
             "rows that are in no listed part, after keep_days or adopt",
             "every row since a full load, or the first",
-        )
-        raise UnreadableError(
-            found, expected, "dbt run-operation resync for this sync, and push until no row is left out"
+            "dbt run-operation resync for this sync, and push until no row is left out",
         )
     newest, begin, waiting = _newest(store, manifest.parts, task), 0, list[pa.Table]()
     for part in manifest.parts:
@@ -103,12 +97,9 @@ def _changes(store: Store, part: Part, schema: pa.Schema) -> pa.Table:
     """Fields of a part, and `_unreadable`."""
     content = store.read(part.name)
     if content is None:
-        found = f"no file {part.name}, which the manifest lists"
-        raise UnreadableError(
-            found, "no run meanwhile, and every listed part", "repeat it, or restore the file, or resync"
-        )
+        found, expected = f"no file {part.name}, which the manifest lists", "no run meanwhile, and every listed part"
+        raise UnusableError(found, expected, "repeat it, or restore the file, or resync")
     if hashlib.sha256(content).hexdigest() != part.sha256:
-        raise UnreadableError(
-            f"another content of {part.name}", "the sha256 of the manifest", "restore the file, or resync"
-        )
+        found, expected = f"another content of {part.name}", "the sha256 of the manifest"
+        raise UnusableError(found, expected, "restore the file, or resync")
     return decoded(content, part, schema)

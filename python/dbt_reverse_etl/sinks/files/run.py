@@ -9,23 +9,20 @@ from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile, Part
 from dbt_reverse_etl.sinks.files.parts import is_part
-from dbt_reverse_etl.sinks.files.store import AT_ONCE, ReplacedError, Store
+from dbt_reverse_etl.sinks.files.store import AT_ONCE, ReplacedError, Store, UnusableError
 
-_BUSY = "a newer run holds this sync"
+OTHER_SYNC = (
+    f"a {MANIFEST} of another sync, or of this one with another name, path or endpoint",
+    "an object of this sync alone",
+    "set renamed_from if it had another name, or name another object; "
+    f"if nobody pushes there any more, remove {MANIFEST}: the next run deletes its parts",
+)
 
 Piece = tuple[Part, bytes]
 
 
-class FencedError(Exception):
-    """The manifest belongs to a newer run, or to nobody any more; the text is a reason."""
-
-
-class OtherSyncError(FencedError):
-    """It belongs to another sync."""
-
-
 class FilesRun:
-    """One run. Every method raises FencedError, OSError (ReplacedError: a change may be in place), DamagedError."""
+    """One run. Every method raises UnusableError, OSError (ReplacedError: a change may be in place)."""
 
     def __init__(self, store: Store, task: SinkTask) -> None:
         self.task = task
@@ -46,7 +43,7 @@ class FilesRun:
     def record(self, batch: Batch, pieces: Sequence[Piece], refused: int) -> None:
         """Write the parts of a batch and put them on record; a repeat of a batch adds none."""
         new = [] if self._is_repeat(pieces) else pieces
-        self._write(new)
+        at_once(AT_ONCE, self._write, new, "write")
         parts, left_out = [part for part, _ in new], batch.left_out + refused
         if self.task.full_load:
             self.change(lambda manifest: manifest)
@@ -74,13 +71,7 @@ class FilesRun:
         manifest = self._file.read()
         return manifest is not None and manifest.repeats(part.claim, part.events)
 
-    def _write(self, pieces: Sequence[Piece]) -> None:
-        if len(pieces) == 1:
-            self._write_one(pieces[0])
-        elif pieces:
-            at_once(AT_ONCE, self._write_one, pieces, "write")
-
-    def _write_one(self, piece: Piece) -> None:
+    def _write(self, piece: Piece) -> None:
         part, content = piece
         try:
             self._store.replace(part.name, content)
@@ -96,9 +87,9 @@ def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
             sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence, whole_from=whole_from
         )
     if before.sync_id != task.sync_id:
-        raise OtherSyncError("an object that belongs to another sync")
+        raise UnusableError(*OTHER_SYNC)
     if before.fence > task.fence:
-        raise FencedError(_BUSY)
+        raise _overtaken("a newer run holds this sync")
     taken = before.model_copy(update={"fence": task.fence, "key": list(task.key)})
     # What an operation states, such as adopt, ends a resend that was cut off.
     kept = None if task.first else before.resent_from
@@ -107,7 +98,11 @@ def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
 
 def _held(manifest: Manifest | None, task: SinkTask) -> Manifest:
     if manifest is None or manifest.sync_id != task.sync_id:
-        raise FencedError(f"{MANIFEST} was removed or replaced during the run")
+        raise _overtaken(f"{MANIFEST} was removed or replaced during the run")
     if manifest.fence != task.fence:
-        raise FencedError(_BUSY)
+        raise _overtaken("a newer run holds this sync")
     return manifest
+
+
+def _overtaken(found: str) -> UnusableError:
+    return UnusableError(found, "an object of this run alone", "let the other run end, then push")

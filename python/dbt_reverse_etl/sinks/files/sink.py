@@ -24,13 +24,13 @@ from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode,
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.files.bucket import Bucket
 from dbt_reverse_etl.sinks.files.disk import Directory
-from dbt_reverse_etl.sinks.files.manifest import MANIFEST, DamagedError, Manifest, ManifestFile
+from dbt_reverse_etl.sinks.files.manifest import MANIFEST, Manifest, ManifestFile
 from dbt_reverse_etl.sinks.files.partitions import MOST_FOLDERS, TooManyFolders, problems
 from dbt_reverse_etl.sinks.files.parts import encoded
-from dbt_reverse_etl.sinks.files.reading import UnreadableError, read_rows
-from dbt_reverse_etl.sinks.files.run import FencedError, FilesRun, OtherSyncError, Piece
+from dbt_reverse_etl.sinks.files.reading import read_rows
+from dbt_reverse_etl.sinks.files.run import OTHER_SYNC, FilesRun, Piece
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, is_remote
-from dbt_reverse_etl.sinks.files.store import ReplacedError, Store, error_name
+from dbt_reverse_etl.sinks.files.store import ReplacedError, Store, UnusableError, error_name
 from dbt_reverse_etl.sinks.refusals import nan_keys, refused_deletes
 
 _OBJECT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
@@ -38,20 +38,6 @@ _HOPELESS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, er
 _REFUSED = (
     *("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH"),
     *("AuthorizationPermissionMismatch", "AuthorizationFailure", "ContainerNotFound"),  # Azure's; of gs:// it is EACCES
-)
-
-# A resync does not replace it: it may be a file of another tool, as dbt's own.
-_DAMAGED = (
-    f"a damaged {MANIFEST}",
-    "one written by this sink",
-    "restore it, or remove it and run dbt run-operation resync for this sync",
-)
-
-_OTHER_SYNC = (
-    f"a {MANIFEST} of another sync, or of this one with another name, path or endpoint",
-    "an object of this sync alone",
-    "set renamed_from if it had another name, or name another object; "
-    f"if nobody pushes there any more, remove {MANIFEST}: the next run deletes its parts",
 )
 
 
@@ -123,7 +109,7 @@ class FilesSink(Sink):
         if manifest is None:
             return None if task.first else f"{MANIFEST} of object {task.object}"
         if manifest.sync_id != task.sync_id:
-            raise self.problem(*_OTHER_SYNC)
+            raise self.problem(*OTHER_SYNC)
         refuse_newer(manifest.fence, task)
         refuse_older(manifest.fence, task)
         return None
@@ -133,7 +119,7 @@ class FilesSink(Sink):
         with self._explained("a folder that can be read"):
             manifest = ManifestFile(self._store(task)).read()
             if manifest is None or manifest.sync_id != task.sync_id:
-                raise UnreadableError(f"no {MANIFEST} of this sync", "the record of its deliveries", "push, or resync")
+                raise UnusableError(f"no {MANIFEST} of this sync", "the record of its deliveries", "push, or resync")
             yield from read_rows(self._store(task), manifest, task)
 
     def is_nan_null(self, task: SinkTask) -> bool:
@@ -193,7 +179,7 @@ class FilesSink(Sink):
 
     def close(self) -> None:
         """List what this run delivered; if that fails, the next run does it."""
-        with suppress(OSError, DamagedError, FencedError):
+        with suppress(OSError, UnusableError):
             self._closing.close()
 
     def _store(self, task: SinkTask) -> Store:
@@ -204,30 +190,22 @@ class FilesSink(Sink):
         """Errors of the place as problems in three parts."""
         try:
             yield
-        except OtherSyncError:
-            raise self.problem(*_OTHER_SYNC) from None
-        except FencedError as fenced:
-            raise self.problem(str(fenced), "an object of this run alone", "let the other run end, then push") from None
-        except UnreadableError as error:
+        except UnusableError as error:
             raise self.problem(*error.args) from None
         except OSError as error:
             raise self.problem(error_name(error), expected, "look at path, storage and disk") from None
-        except DamagedError:
-            raise self.problem(*_DAMAGED) from None
 
 
 def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) -> tuple[Outcome, str] | None:
     """None if the batch is on record, else what became of all its rows."""
     try:
         run.record(batch, pieces, refused)
-    except FencedError as fenced:
-        return Outcome.FATAL, str(fenced)
+    except UnusableError as error:
+        return Outcome.FATAL, error.args[0]
     except ReplacedError as error:
         return Outcome.UNKNOWN, f"the part is listed, or not, or not on disk: {error_name(error)}"
     except OSError as error:
         return (Outcome.FATAL if _is_hopeless(error) else Outcome.RETRYABLE), error_name(error)
-    except DamagedError as error:
-        return Outcome.FATAL, str(error)
     return None
 
 

@@ -20,6 +20,10 @@ class ReplacedError(OSError):
     """A file may be in place although its write failed: on this machine it is, but its directory could not be made durable."""
 
 
+class UnusableError(Exception):
+    """An object that this run cannot or must not use: what was found, what was expected, what to do next."""
+
+
 def is_of_partition(folder: str) -> bool:
     """Whether a folder of this name belongs to a partition of the object around it; no object may have such a name."""
     return "=" in folder

@@ -55,9 +55,8 @@ FORMULAS = ["=1+1", "+1", "-1", "@sum(a)", "\t=1", "\r=1", "\n=1", "\uff1d1", "'
 @pytest.mark.guarantee("Files")
 @given(st.lists(st.one_of(st.none(), st.sampled_from(FORMULAS), st.text(st.characters(codec="utf-8"))), min_size=1))
 def test_any_text_and_null_is_read_back_and_none_begins_like_a_formula(texts: list[str | None]) -> None:
-    content, refused = csv_part(
-        pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())}), "reject", {}
-    )
+    table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.string())})
+    content, refused = csv_part(table, "reject")
     assert refused == {}
     assert [row["text"] for row in csv_rows(content)] == texts
     cells = [row["text"] for row in csv.DictReader(io.StringIO(content.decode(), newline=""))]
@@ -66,7 +65,7 @@ def test_any_text_and_null_is_read_back_and_none_begins_like_a_formula(texts: li
 
 def test_numbers_stay_numbers_and_encoded_bytes_are_guarded() -> None:
     table = pa.table({"n": [-1], "d": pa.array(["-1.50"]).cast(pa.decimal128(5, 2)), "b": [b"\xfb\xef\xbe"]})
-    assert csv_part(table, "reject", {})[0] == b'"n","d","b"\n"-1","-1.50","\'++++"\n'
+    assert csv_part(table, "reject")[0] == b'"n","d","b"\n"-1","-1.50","\'++++"\n'
 
 
 def test_what_has_no_exact_form_is_refused_alone(tmp_path: Path) -> None:
@@ -77,4 +76,4 @@ def test_what_has_no_exact_form_is_refused_alone(tmp_path: Path) -> None:
         assert outcomes(sink.deliver(batch_of(task, changes)), 2) == [Outcome.REJECTED, Outcome.DELIVERED]
         (part,) = (tmp_path / "people").glob("*.csv")
         assert [row["id"] for row in csv_rows(part.read_bytes())] == ["2"]
-    assert csv_part(pa.table({"t": bad}), "reject", {}) == (b"", {0: "field t: text that is not UTF-8"})
+    assert csv_part(pa.table({"t": bad}), "reject") == (b"", {0: "field t: text that is not UTF-8"})

@@ -24,7 +24,6 @@ from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Rights, SinkTask
 from dbt_reverse_etl.sinks.files import disk
-from dbt_reverse_etl.sinks.files.manifest import ManifestFile
 from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings, StorageSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import PEOPLE, ReadBack, SinkContract, batch_of, next_run, opened, outcomes, person
@@ -254,14 +253,14 @@ def test_an_error_of_the_store_is_not_called_a_damaged_manifest(
 
     with opened(sink_at(tmp_path), task_of()) as sink:
         with monkeypatch.context() as patch:
-            patch.setattr(ManifestFile, "read", failing)
+            patch.setattr(disk.DirectoryStore, "read", failing)
             for attempt in (sink.missing, sink.open):
                 with pytest.raises(pa.ArrowInvalid):
                     attempt(task_of())
         assert outcomes(sink.deliver(inserted(task_of(), 1)), 1) == [Outcome.DELIVERED]
         (tmp_path / "people" / "manifest.json").write_bytes(b"{")
         delivery = sink.deliver(inserted(task_of(), 2))
-        assert [(row.outcome, row.reason) for row in delivery.results] == [(Outcome.FATAL, "manifest.json is damaged")]
+        assert [(row.outcome, row.reason) for row in delivery.results] == [(Outcome.FATAL, "a damaged manifest.json")]
 
 
 @pytest.mark.guarantee("Files")
