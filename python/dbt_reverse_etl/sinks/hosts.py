@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from urllib.parse import SplitResult, urlsplit
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -30,12 +31,29 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def parts_of(url: str) -> SplitResult | None:
+    """The parts of an http or https URL; None: it has no usable host or port. The text of `urlsplit`'s error would quote a login."""
+    try:
+        parts = urlsplit(url)
+        return parts if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
+    except ValueError:
+        return None
+
+
+def leaves_unencrypted(parts: SplitResult) -> bool:
+    """Whether what is sent to this URL leaves the machine without TLS."""
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
+
+
 def is_metadata_host(host: str) -> bool:
     """Whether it is an address where clouds serve the credentials of a machine; every link-local one may be."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return _is_legacy_metadata_host(host)
+        try:  # what the system reads as one, beyond four decimal numbers: `2852039166`, `0xa9fea9fe`, `169.254.43518`
+            address = ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return False
     return any(inner.is_link_local or inner in _METADATA for inner in _inner(address))
 
 
@@ -48,12 +66,3 @@ def _inner(address: _Address) -> list[_Address]:
     if address in _NAT64:
         return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
     return [address.ipv4_mapped or address.sixtofour or ipaddress.IPv6Address(int(address))]  # without its scope
-
-
-def _is_legacy_metadata_host(host: str) -> bool:
-    """What the system reads as an IPv4 address beyond four decimal numbers: `2852039166`, `0xa9fea9fe`, `169.254.43518`."""
-    try:
-        address = ipaddress.IPv4Address(socket.inet_aton(host))
-    except OSError:
-        return False
-    return address.is_link_local or address in _METADATA

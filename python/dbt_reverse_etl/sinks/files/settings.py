@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
-from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.hosts import leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.paths import in_project
 
 _REMOTE = re.compile(r"((s3|gs|gcs)://[^/@:\s]+|abfss?://[^/@:\s]+@[^/@:\s]+\.dfs\.core\.windows\.net)(/[^?#\s]*)?")
@@ -48,18 +48,16 @@ class StorageSettings(Settings):
     def _is_safe(cls, endpoint: str | None) -> str | None:
         if not endpoint:
             return endpoint
-        try:
-            url = urlsplit(endpoint)
-            is_place = bool(url.hostname) and url.port != 0
-        except ValueError:  # its text quotes the endpoint, and with it a login
-            is_place = False
-        if not is_place or "@" in endpoint or "?" in endpoint or "#" in endpoint:
+        url = parts_of(endpoint)
+        if url is None or "@" in endpoint or "?" in endpoint or "#" in endpoint:
             raise ValueError(_NO_ENDPOINT)
         if url.path not in ("", "/"):
             raise ValueError(_NO_PATH)
-        if url.scheme == "https" or (url.scheme == "http" and is_loopback(url.hostname or "")):
-            return endpoint
-        raise ValueError("found an endpoint without TLS; expected https:// away from this machine; next: correct it")
+        if leaves_unencrypted(url):
+            raise ValueError(
+                "found an endpoint without TLS; expected https:// away from this machine; next: correct it"
+            )
+        return endpoint
 
     @model_validator(mode="after")
     def _is_a_pair(self) -> StorageSettings:
@@ -70,14 +68,13 @@ class StorageSettings(Settings):
     def s3(self) -> dict[str, Any]:
         """What pyarrow's S3 client is told; holds the secrets."""
         url = urlsplit(self.endpoint or "")
-        token = self.session_token.get_secret_value() if self.session_token else None
         told = {
             "region": self.region,
             "endpoint_override": url.netloc or None,
             "scheme": url.scheme or None,
             "access_key": self.access_key,
             "secret_key": self.secret_key.get_secret_value() if self.secret_key else None,
-            "session_token": token,
+            "session_token": self.session_token.get_secret_value() if self.session_token else None,
             "connect_timeout": self.timeout,
             "request_timeout": self.timeout,
         }
@@ -87,16 +84,6 @@ class StorageSettings(Settings):
 def is_remote(path: str) -> bool:
     """Whether a path of the settings names an object storage."""
     return "://" in path
-
-
-def is_supported(path: str) -> bool:
-    """Whether a path is that of a directory, or a URL that we know."""
-    return not is_remote(path) or _REMOTE.fullmatch(path) is not None
-
-
-def _components(path: str) -> list[str]:
-    """Of a URL, below its bucket."""
-    return path.partition("://")[2].rstrip("/").split("/")[1:]
 
 
 class FilesSettings(Settings):
@@ -121,15 +108,17 @@ class FilesSettings(Settings):
     @field_validator("path")
     @classmethod
     def _is_known(cls, path: str, info: ValidationInfo) -> str:
-        if not is_supported(path):
+        if not is_remote(path):
+            return in_project(path, info)
+        if not _REMOTE.fullmatch(path):
             raise ValueError(
                 "found a URL of another kind; expected a directory, or s3://, gs:// or abfs:// with a bucket; next: correct path"
             )
-        if is_remote(path) and {"", ".", ".."} & set(_components(path)):
+        if {"", ".", ".."} & set(path.partition("://")[2].rstrip("/").split("/")[1:]):  # below its bucket
             raise ValueError(
                 "found an empty part, `.` or `..` in a URL; expected names between single slashes; next: correct path"
             )
-        return path if is_remote(path) else in_project(path, info)
+        return path
 
     @model_validator(mode="after")
     def _fits(self) -> FilesSettings:
@@ -138,8 +127,7 @@ class FilesSettings(Settings):
         allowed = _COMPRESSIONS[self.format]
         if self.compression is not None and self.compression not in allowed:
             raise ValueError(
-                f"found compression {self.compression} with {self.format}; expected one of {', '.join(allowed)}; "
-                "next: change compression or format"
+                f"found compression {self.compression} with {self.format}; expected one of {', '.join(allowed)}; next: change compression or format"
             )
         return self
 

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from dbt_reverse_etl.sinks.base import Settings
-from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host, leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
 from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile, in_project
@@ -42,8 +42,7 @@ def _header_name(name: str) -> str:
 def _secret_header(value: SecretStr) -> SecretStr:
     if not HEADER_VALUE.fullmatch(value.get_secret_value()):
         raise ValueError(
-            "found a secret that cannot stand in a header; expected printable ASCII without spaces at its ends; "
-            "next: look for a line break at the end of the variable"
+            "found a secret that cannot stand in a header; expected printable ASCII without spaces at its ends; next: look for a line break at the end of the variable"
         )
     return value
 
@@ -138,8 +137,7 @@ class OAuth2(Settings):
     @field_validator("token_url")
     @classmethod
     def _is_safe(cls, url: str) -> str:
-        parts = _checked_url(url)
-        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        if leaves_unencrypted(_checked_url(url)):
             raise ValueError(
                 "found http:// for a secret; expected https:// (http only to this machine); next: change it"
             )
@@ -159,11 +157,7 @@ class StandardWebhooks(Settings):
     @field_validator("secret")
     @classmethod
     def _is_a_key(cls, secret: SecretStr) -> SecretStr:
-        try:
-            size = len(_webhook_key(secret))
-        except ValueError:
-            size = 0
-        if not 24 <= size <= 64:
+        if not 24 <= len(_webhook_key(secret)) <= 64:
             raise ValueError(
                 "found no signing secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole"
             )
@@ -176,7 +170,10 @@ class StandardWebhooks(Settings):
 
 
 def _webhook_key(secret: SecretStr) -> bytes:
-    return base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+    try:
+        return base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+    except ValueError:
+        return b""
 
 
 class PythonAuth(Settings):
@@ -311,7 +308,7 @@ class HttpSettings(Settings):
             raise ValueError(
                 "found verify: false; expected true, or the path of a CA file; next: name the CA of the destination"
             )
-        if self.base.scheme == "http" and not is_loopback(hosts[0]):
+        if leaves_unencrypted(self.base):
             raise ValueError("found http://; expected https:// (http only to this machine); next: change url")
         return self
 
@@ -319,11 +316,6 @@ class HttpSettings(Settings):
     def base(self) -> SplitResult:
         """The parts of `url`."""
         return urlsplit(self.url)
-
-    @property
-    def trusted(self) -> bool | str:
-        """Whom to trust: False for anyone, True for the usual CAs, or a file of CAs; no other empty value means anyone."""
-        return self.verify is not False and (self.verify or True)
 
     @property
     def origin(self) -> str:
@@ -334,28 +326,21 @@ class HttpSettings(Settings):
 
     def secret_headers(self) -> dict[str, str]:
         """Headers of every request, credentials included: never to be shown."""
-        own = self.auth.header() if isinstance(self.auth, Bearer | Basic | ApiKey) else None
-        auth = {} if own is None else dict([own])
+        auth = dict(filter(None, [self.auth.header()])) if isinstance(self.auth, Bearer | Basic | ApiKey) else {}
         taken = {name.lower() for name in auth}
-        others = {name: value for name, value in self.headers.items() if name.lower() not in taken}
-        return {name: value.get_secret_value() for name, value in others.items()} | auth
+        others = {name: value.get_secret_value() for name, value in self.headers.items() if name.lower() not in taken}
+        return others | auth
 
 
 def _checked_url(url: str) -> SplitResult:
-    no_url = ValueError("found no usable url; expected https://host[:port][/path]; next: write the whole base URL")
-    try:
-        parts = urlsplit(url)
-        port_is_valid = parts.port != 0
-    except ValueError:  # its text quotes the url, and with it a password
-        raise no_url from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        raise no_url
+    parts = parts_of(url)
+    if parts is None or not parts.hostname:
+        raise ValueError("found no usable url; expected https://host[:port][/path]; next: write the whole base URL")
     if parts.username is not None or parts.password is not None:
         raise ValueError("found credentials in url; expected them under auth; next: use auth with env_var()")
     if parts.query or parts.fragment:
         raise ValueError(
-            "found ? or # in url; expected a base URL; next: a key of the query goes into "
-            "auth: {type: api_key, query: NAME, value: \"{{ env_var('...') }}\"}, the rest into the paths of the sync"
+            "found ? or # in url; expected a base URL; next: a key of the query goes into auth: {type: api_key, query: NAME, value: \"{{ env_var('...') }}\"}, the rest into the paths of the sync"
         )
     if not parts.hostname.isascii():
         raise ValueError("found a host outside ASCII; expected its ASCII form, as xn--mnchen-3ya.de; next: write that")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
-from dbt_reverse_etl.sinks.hosts import is_loopback
+from dbt_reverse_etl.sinks.hosts import is_loopback, leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile
 
@@ -85,27 +84,22 @@ class KafkaSettings(Settings):
     @field_validator("schema_registry_url")
     @classmethod
     def _is_registry(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "")
-        safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-        if url is not None and not (safe and parts.hostname and "@" not in parts.netloc and not {*",?#"} & {*url}):
+        parts = parts_of(url or "")
+        is_one = parts is not None and not leaves_unencrypted(parts) and "@" not in parts.netloc
+        if url is not None and (not is_one or {*",?#"} & {*url}):
             raise ValueError(
-                "found something else; expected one URL with https, for this machine also http, "
-                "without a login, ? or # in it; next: correct it"
+                "found something else; expected one URL with https, for this machine also http, without a login, ? or # in it; next: correct it"
             )
         return url
 
     @model_validator(mode="after")
     def _fits_registry(self) -> KafkaSettings:
-        login = (self.schema_registry_user, self.schema_registry_password)
-        if (login[0] is None) != (login[1] is None):
-            raise ValueError(
-                "found one of schema_registry_user and schema_registry_password; expected both; next: add the other"
-            )
+        has_login = self._both("schema_registry_user", "schema_registry_password")
         if ":" in (self.schema_registry_user or ""):
             raise ValueError(
                 "found a colon in schema_registry_user, where HTTP ends the user; expected a user without one; next: correct it"
             )
-        if self.schema_registry_url is None and (login[0] is not None or self.schema_registry_ca_location is not None):
+        if self.schema_registry_url is None and (has_login or self.schema_registry_ca_location is not None):
             raise ValueError("found settings of a schema registry; expected schema_registry_url; next: add it")
         return self
 
@@ -116,21 +110,24 @@ class KafkaSettings(Settings):
             raise ValueError(
                 "found a part of a login; expected sasl_mechanism, sasl_username and sasl_password; next: add what lacks"
             )
-        if (self.ssl_certificate_location is None) != (self.ssl_key_location is None):
-            raise ValueError(
-                "found one of ssl_certificate_location and ssl_key_location; expected both; next: name the other"
-            )
+        self._both("ssl_certificate_location", "ssl_key_location")
         if self.ssl_key_password is not None and self.ssl_key_location is None:
             raise ValueError("found ssl_key_password without ssl_key_location; expected the key; next: name its file")
         self._check_protocol()
         return self
 
+    def _both(self, one: str, other: str) -> bool:
+        """Whether both are set; one alone is refused."""
+        has_one, has_other = (getattr(self, name) is not None for name in (one, other))
+        if has_one != has_other:
+            raise ValueError(f"found one of {one} and {other}; expected both; next: name the other")
+        return has_one
+
     def _check_protocol(self) -> None:
         has_login, protocol = self.sasl_mechanism is not None, self.protocol
         if protocol.startswith("sasl_") != has_login:
             raise ValueError(
-                f"found security_protocol {protocol} {'with' if has_login else 'without'} a login; "
-                "expected sasl_ssl or sasl_plaintext exactly where there is one; next: correct one of them"
+                f"found security_protocol {protocol} {'with' if has_login else 'without'} a login; expected sasl_ssl or sasl_plaintext exactly where there is one; next: correct one of them"
             )
         if not protocol.endswith("ssl") and not self.is_local:
             raise ValueError(
@@ -184,11 +181,7 @@ class KafkaSettings(Settings):
         return given
 
     def producer(self, limit: int) -> dict[str, Any]:
-        """What the producer is told.
-
-        Args:
-            limit: the topic's max.message.bytes: no batch of messages is larger.
-        """
+        """What the producer is told, for a topic with this max.message.bytes: no batch of messages is larger."""
         return self.connection() | {
             "enable.idempotence": True,
             "acks": "all",
