@@ -20,7 +20,7 @@ import base64
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
-from decimal import Decimal, DecimalException
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -37,16 +37,7 @@ _ZEROS = r"([0-9])\.0+$|(\.[0-9]*[1-9])0+$"
 # Arrow and `Decimal` also read 0x10, 05 and 1_0, which are other keys in a column of texts. DuckDB writes .5 for 0.5.
 _WHOLE, _DECIMAL = r"^-?(0|[1-9][0-9]*)(\.0+)?$", r"^-?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 # What Arrow, `Decimal`, `fromisoformat`, `fromhex`, JSON and a missing or surplus part raise.
-_WRONG = (
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    ValueError,
-    TypeError,
-    DecimalException,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
+_WRONG = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError)
 
 
 def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema, arrays: Collection[str] = ()) -> pa.Table:
@@ -56,13 +47,10 @@ def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema, arrays: Collection
         texts: for each field the texts of its values, or NULL; text or its bytes.
         arrays: fields of the type list that come from an array.
     """
-    columns, unreadable = [], pa.array([False] * len(texts[schema.names[0]]), pa.bool_())
-    for field in schema:
-        parse = _of_arrays if field.name in arrays else _parsed
-        column, wrong = _column(texts[field.name], field.type, parse)
-        columns.append(column)
-        unreadable = unreadable if wrong is None else pc.or_(unreadable, wrong)
-    return pa.Table.from_arrays([*columns, unreadable], [*schema.names, UNREADABLE])
+    columns = [
+        _column(texts[field.name], field.type, _of_arrays if field.name in arrays else _parsed) for field in schema
+    ]
+    return _marked(columns, schema, columns[0][1])
 
 
 Parse = Callable[[Any, pa.DataType], Any]  # a value of a type, as `pa.array` takes it
@@ -78,52 +66,44 @@ def rows_of_objects(
         unreadable: rows of which it is known that they were not written by us.
         parse: `from_json`, or that of another format.
     """
-    columns, marked = [], pa.array(unreadable, pa.bool_())
-    for field in schema:
-        values, kind = [row.get(field.name) for row in objects], field.type
-        try:
-            columns.append(_of_values(values, kind, parse))
-        except _WRONG:
-            column = pa.concat_arrays([_one_or_none(value, kind, parse) for value in values])
-            marked = pc.or_(marked, pc.and_(column.is_null(), pa.array([value is not None for value in values])))
-            columns.append(column)
-    return pa.Table.from_arrays([*columns, marked], [*schema.names, UNREADABLE])
+
+    def parsed(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array([parse(value, kind) for value in values], kind)
+
+    columns = [_column([row.get(field.name) for row in objects], field.type, parsed) for field in schema]
+    return _marked(columns, schema, pa.array(unreadable, pa.bool_()))
 
 
-def _of_values(values: Sequence[Any], kind: pa.DataType, parse: Parse) -> pa.Array:
-    return pa.array([parse(value, kind) for value in values], kind)
+def _marked(columns: Sequence[tuple[pa.Array, pa.Array]], schema: pa.Schema, unreadable: pa.Array) -> pa.Table:
+    for _, wrong in columns:
+        unreadable = pc.or_(unreadable, wrong)
+    return pa.Table.from_arrays([*(column for column, _ in columns), unreadable], [*schema.names, UNREADABLE])
 
 
-def _one_or_none(value: Any, kind: pa.DataType, parse: Parse) -> pa.Array:
+_ParseAll = Callable[[Any, pa.DataType], pa.Array]
+
+
+def _column(values: Any, kind: pa.DataType, parse: _ParseAll) -> tuple[pa.Array, pa.Array]:
+    """The values, NULL where one is none of the type, and where that is."""
     try:
-        return _of_values([value], kind, parse)
+        return parse(values, kind), pa.repeat(pa.scalar(False), len(values))
     except _WRONG:
-        return pa.nulls(1, kind)
+        single = [_one(values[row : row + 1], kind, parse) for row in range(len(values))]
+    column = pa.concat_arrays([pa.nulls(0, kind), *(pa.nulls(1, kind) if one is None else one for one in single)])
+    return column, pa.array([one is None for one in single], pa.bool_())
 
 
-_ParseTexts = Callable[[pa.Array, pa.DataType], pa.Array]
-
-
-def _column(texts: pa.Array, kind: pa.DataType, parse: _ParseTexts) -> tuple[pa.Array, pa.Array | None]:
-    """The values, and where a text is no value of the type; None: nowhere."""
+def _one(value: Any, kind: pa.DataType, parse: _ParseAll) -> pa.Array | None:
     try:
-        return parse(texts.cast(pa.string()), kind), None
+        return parse(value, kind)
     except _WRONG:
-        single = [_value_or_none(texts.slice(row, 1), kind, parse) for row in range(len(texts))]
-        column = pa.concat_arrays(single) if single else pa.array([], kind)
-        return column, pc.and_(column.is_null(), texts.is_valid())
-
-
-def _value_or_none(text: pa.Array, kind: pa.DataType, parse: _ParseTexts) -> pa.Array:
-    try:
-        return parse(text.cast(pa.string()), kind)
-    except _WRONG:
-        return pa.nulls(1, kind)
+        return None
 
 
 def _of_arrays(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Lists, from JSON lists of the texts of their elements. Raises as `_parsed`."""
-    lists = [None if text is None else _list(json.loads(text)) for text in texts.to_pylist()]
+    plain = texts.cast(pa.string()).to_pylist()
+    lists = [None if text is None else _list(json.loads(text)) for text in plain]
     array = pa.array(lists, pa.list_(pa.string()))
     elements = _parsed(array.flatten(), kind.value_type)
     return pa.ListArray.from_arrays(array.offsets, elements, mask=array.is_null()).cast(kind)
@@ -131,6 +111,7 @@ def _of_arrays(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Raises one of `_WRONG` where a text is no value of the type."""
+    texts = texts.cast(pa.string())
     form = _WHOLE if pt.is_integer(kind) else _DECIMAL if pt.is_decimal(kind) else None
     if form and not pc.all(pc.match_substring_regex(texts, form), min_count=0).as_py():
         raise ValueError("no number as databases write it")
@@ -158,11 +139,7 @@ def _of_one(kind: pa.DataType) -> Callable[[str], Any] | None:
         return bytes.fromhex
     if pt.is_decimal(kind):
         return Decimal
-    return (lambda text: from_json(_loads(text), kind)) if pt.is_nested(kind) else None
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_float=Decimal)
+    return (lambda text: from_json(json.loads(text, parse_float=Decimal), kind)) if pt.is_nested(kind) else None
 
 
 def from_json(value: Any, kind: pa.DataType) -> Any:
