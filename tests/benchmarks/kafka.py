@@ -16,7 +16,7 @@ from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.base import SNAPSHOT, Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.messages import Entry, Message, Refused
+from dbt_reverse_etl.sinks.kafka.messages import Entry, Message
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.sinks.kafka.topic import Cluster
@@ -125,4 +125,4 @@ class Work:
 
 
 def _whole(entries: Sequence[Entry]) -> list[Message]:
-    return [entry for entry in entries if not isinstance(entry, Refused)]
+    return [entry for entry in entries if not isinstance(entry, str)]

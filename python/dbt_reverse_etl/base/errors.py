@@ -64,7 +64,7 @@ class ReverseEtlError(Exception):
 
     def __init__(self, *problems: Problem, more: Sequence[str] = ()) -> None:
         super().__init__("\n".join([*map(str, problems), *more]))
-        self.problems: Sequence[Problem] = problems
+        self.problems: tuple[Problem, ...] = problems
 
 
 class ConfigurationError(ReverseEtlError):
@@ -73,14 +73,14 @@ class ConfigurationError(ReverseEtlError):
     exit_code = ExitCode.USAGE
 
 
-def raise_if_any(problems: Sequence[Problem]) -> None:
-    """Raise ConfigurationError with all of them, each once."""
-    if problems:
-        raise ConfigurationError(*dict.fromkeys(problems))
-
-
 class DestinationError(ReverseEtlError):
     """The destination or its configuration stops the whole sync (outcome `fatal`)."""
+
+
+def raise_if_any(problems: Sequence[Problem], kind: type[ReverseEtlError] = ConfigurationError) -> None:
+    """Raise an error with all of them, each once."""
+    if problems:
+        raise kind(*dict.fromkeys(problems))
 
 
 class GuardBlocked(ReverseEtlError):

@@ -107,7 +107,7 @@ class DeltaSink(SparkSink):
         if task.known == "types" and (is_remote() or has_no_log(session())):
             found = "a session of Spark Connect" if is_remote() else "another Delta, as that of Databricks"
             expected = "a session of Spark in this process, with delta-spark"
-            problems.append(Problem(f"Delta, {self.identity}", found, expected, "push there, or let dbt build it"))
+            problems += self.problem(found, expected, "push there, or let dbt build it").problems
         if self._settings.schema_name and not _TABLE.fullmatch(task.object):
             expected = "the name of a table, without blanks, dots and slashes"
             problems.append(Problem(f"sync {task.sync}: object", "another text", expected, "correct it"))
@@ -141,8 +141,7 @@ class DeltaSink(SparkSink):
         """The table; a query of it sees one version."""
         with self._explained():
             there = session().table(self._name(task))
-            if problems := self._type_problems(task, there.schema):
-                raise DestinationError(*problems)
+            raise_if_any(self._type_problems(task, there.schema), DestinationError)
             return there.select(*map(_column, task.schema.names), F.lit(False).alias(UNREADABLE))
 
     def open(self, task: SinkTask) -> None:
@@ -184,11 +183,7 @@ class DeltaSink(SparkSink):
 
     def push(self, rows: DataFrame, claim: str, *, closed: bool = True) -> Delivery:
         """Merge rows: `_operation`, `_event_id` and the fields of the task, or overwrite with them in a full load. All of them, or none; an
-        outcome for row 0 stands for all.
-
-        Args:
-            closed: nothing of the claim is left out.
-        """
+        outcome for row 0 stands for all. `closed`: nothing of the claim is left out."""
         view = f"reverse_etl_{uuid.uuid4().hex}"
         rows.drop(EVENT_ID).createGlobalTempView(view)
         try:
@@ -242,12 +237,11 @@ class DeltaSink(SparkSink):
         task, location = self._task, location_of(self._spark, self._target)
         if location is None:
             if not task.first:
-                raise self._error(f"the table {self._target} has vanished", "the table of the last push", RESYNC)
+                raise self.problem(f"the table {self._target} has vanished", "the table of the last push", RESYNC)
             ddl = create(self._target, task.schema.names, _ddl(task.schema))
             if not self._settings.create_object:
-                raise self._error(
-                    f"no table {self._target}", "an existing table", f"run: {ddl}; or set create_object: true"
-                )
+                next_step = f"run: {ddl}; or set create_object: true"
+                raise self.problem(f"no table {self._target}", "an existing table", next_step)
             self._spark.sql(ddl)
             return
         there = self._spark.table(self._target).schema
@@ -271,32 +265,27 @@ class DeltaSink(SparkSink):
             for field in task.schema
             if not identity.get(field.name.casefold(), True) or (field.name.casefold() in identity and field.name not in never_updated)
         ]  # fmt: skip
-        if problems:
-            raise DestinationError(*problems)
+        raise_if_any(problems, DestinationError)
 
     def _type_problems(self, task: SinkTask, there: StructType) -> list[Problem]:
         """Columns that change values."""
         found = {field.name.casefold(): _type_of(field) for field in there}
-        wanted = cast(StructType, StructType.fromDDL(_ddl(task.schema)))
+        fields = cast(StructType, StructType.fromDDL(_ddl(task.schema)))
         next_step = "cast the column in the model; or drop the table, and dbt run-operation resync for this sync"
+        kinds = [(one.name, found.get(one.name.casefold()), one.dataType.simpleString()) for one in fields]
         return [
-            Problem(
-                self._name(task),
-                f"column {field.name} of type {found[field.name.casefold()]}",
-                f"the type of the field, {field.dataType.simpleString()}",
-                next_step,
-            )
-            for field in wanted
-            if found.get(field.name.casefold(), field.dataType.simpleString()) != field.dataType.simpleString()
+            Problem(self._name(task), f"column {name} of type {kind}", f"the type of the field, {wanted}", next_step)
+            for name, kind, wanted in kinds
+            if kind not in (None, wanted)
         ]
 
     def _take_fence(self) -> None:
         task, stored = self._task, self._version(self._task)
         if stored is None and not task.first:
-            raise self._error(LOST_RECORD, f"the record of sync {task.sync} in {self._target}", RESYNC)
+            raise self.problem(LOST_RECORD, f"the record of sync {task.sync} in {self._target}", RESYNC)
         if stored is not None and stored // _STEPS > task.fence:
             found = f"{OTHER_RUN} (fence {stored // _STEPS})"
-            raise self._error(found, f"none newer than {task.fence}", "let it finish, then push again")
+            raise self.problem(found, f"none newer than {task.fence}", "let it finish, then push again")
         if stored is None or stored // _STEPS < task.fence:
             location = str(location_of(self._spark, self._target))
             writable = [_column(name) for name in writable_columns(self._spark, location)]
@@ -331,10 +320,7 @@ class DeltaSink(SparkSink):
             yield
         except SPARK_ERRORS as error:
             expected, next_step = "a table that can be read and written", "see Spark's log, then push again"
-            raise self._error(kind_of(error), expected, next_step) from None
-
-    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(Problem(f"Delta, {self.identity}", found, expected, next_step))
+            raise self.problem(kind_of(error), expected, next_step) from None
 
 
 def _path(name: str) -> str:

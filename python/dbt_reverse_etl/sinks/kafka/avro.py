@@ -46,11 +46,8 @@ class Avro:
     def __init__(self, settings: KafkaSettings, task: SinkTask) -> None:
         fields = nullable(task.schema)
         self._schema = envelope(fields) if task.mode is Mode.CHANGELOG else fields
-        self._text = json.dumps(
-            avro_schema(self._schema, "Envelope", ALIKE)
-            if task.mode is Mode.CHANGELOG
-            else avro_schema(self._schema, "Value")
-        )
+        shape = ("Envelope", ALIKE) if task.mode is Mode.CHANGELOG else ("Value", {})
+        self._text = json.dumps(avro_schema(self._schema, *shape))
         self._url, self._subject = settings.schema_registry_url or "", f"{task.object}-value"
         self._client = _client(settings)
         self._context = SerializationContext(task.object, MessageField.VALUE)
@@ -116,9 +113,7 @@ class Avro:
             # httpx or another client, by the version of Kafka's.
             if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):
                 raise
-            found, next_step = f"no answer ({type(error).__name__})", "check schema_registry_url, and push again"
-            where, expected = f"schema registry {self._url}", "a schema registry that answers"
-            raise DestinationError(Problem(where, found, expected, next_step)) from None
+            raise DestinationError(self._no_registry(f"no answer ({type(error).__name__})")) from None
 
     def _problem(self, status: int) -> Problem:
         if status == _NOT_FOUND or 300 <= status < 400:
@@ -132,19 +127,13 @@ class Avro:
             found, expected = f"it refused the login (status {status})", "a login that may read and write the subject"
             next_step = "correct schema_registry_user and its rights"
         else:
-            found, expected, next_step = (
-                f"status {status}",
-                "a schema registry that takes the schema",
-                "look into its log",
-            )
+            found, expected, next_step = f"status {status}", "a schema registry that takes the schema", "see its log"
         return Problem(where, found, expected, next_step)
 
     def _no_registry(self, found: str) -> Problem:
-        expected, next_step = (
-            "a schema registry, not a console or a login page",
-            "check schema_registry_url, and push again",
-        )
-        return Problem(f"schema registry {self._url}", found, expected, next_step)
+        expected = "a schema registry that answers, not a console or a login page"
+        where, next_step = f"schema registry {self._url}", "check schema_registry_url, and push again"
+        return Problem(where, found, expected, next_step)
 
 
 def _client(settings: KafkaSettings) -> SchemaRegistryClient:

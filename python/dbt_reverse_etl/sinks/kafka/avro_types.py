@@ -66,16 +66,12 @@ def avro_schema(schema: pa.Schema, name: str, alike: Mapping[str, str] | None = 
     Args:
         alike: a field of type struct -> the field before it whose record is its record, too; Avro defines each record once.
     """
-    alike = alike or {}
-    fields = [_like(field, alike[field.name]) if field.name in alike else _field(field, ()) for field in schema]
+    records = {field: f"{_namespace((other,))}.{other}" for field, other in (alike or {}).items()}
+    fields = [_written(one, records[one.name]) if one.name in records else _field(one, ()) for one in schema]
     return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": fields}
 
 
 _Path = tuple[str, ...]  # names of fields, from the outermost record inwards
-
-
-def _like(field: pa.Field, other: str) -> dict[str, Any]:
-    return _written(field, f"{_namespace((other,))}.{other}")
 
 
 def _field(field: pa.Field, within: _Path) -> dict[str, Any]:

@@ -7,8 +7,7 @@ Nothing in it depends on the clock: the same change is the same bytes whenever i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,27 +18,20 @@ CONNECTOR = "dbt-reverse-etl"
 OPS = {"insert": "c", "update": "u", "delete": "d"}
 PREVIOUS = "before"  # the field
 ALIKE = {"after": PREVIOUS}  # one record, as in Debezium
+COLUMNS = (SNAPSHOT, CAPTURED_AT, BEFORE)  # that an event needs beside the fields
 _CAPTURED = pa.timestamp("us", "UTC")
 
 
 def envelope(schema: pa.Schema) -> pa.Schema:
     """The fields of an event whose rows have this schema."""
-    row = pa.struct(list(schema))
-    source = [
-        pa.field("connector", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("snapshot_id", pa.int64(), nullable=False),
-        pa.field("captured_at", _CAPTURED, nullable=False),
-    ]
-    return pa.schema(
-        [
-            pa.field(PREVIOUS, row),
-            pa.field("after", row),
-            pa.field("op", pa.string(), nullable=False),
-            pa.field("ts_ms", pa.int64(), nullable=False),
-            pa.field("source", pa.struct(source), nullable=False),
-        ]
-    )
+    row, text, number = pa.struct(list(schema)), pa.string(), pa.int64()
+    source = {"connector": text, "name": text, "snapshot_id": number, "captured_at": _CAPTURED}
+    about = {"op": text, "ts_ms": number, "source": pa.struct(_required(source))}
+    return pa.schema([pa.field(PREVIOUS, row), pa.field("after", row), *_required(about)])
+
+
+def _required(kinds: Mapping[str, pa.DataType]) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name, kind in kinds.items()]
 
 
 def enveloped(rows: pa.Table, task: SinkTask) -> pa.Table:
@@ -54,21 +46,13 @@ def enveloped(rows: pa.Table, task: SinkTask) -> pa.Table:
         rows.column(SNAPSHOT).combine_chunks(),
         captured,
     ]
+    row, is_gone = schema.field("after").type, pc.equal(operations, "delete")
+    words, letters = pa.array(list(OPS), pa.string()), pa.array(list(OPS.values()), pa.string())
     columns = [
-        rows.column(BEFORE).combine_chunks().cast(schema.field("before").type),
-        _struct(images, schema.field("after").type, nowhere=pc.equal(operations, "delete")),
-        _ops(operations),
+        rows.column(BEFORE).combine_chunks().cast(row),
+        pa.StructArray.from_arrays(images, fields=list(row), mask=is_gone),
+        letters.take(pc.index_in(operations.cast(pa.string()), words)),
         captured.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()),
-        _struct(source, schema.field("source").type),
+        pa.StructArray.from_arrays(source, fields=list(schema.field("source").type)),
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _struct(columns: Sequence[Any], kind: pa.DataType, nowhere: Any = None) -> Any:
-    """A column of structs, NULL where `nowhere` is true."""
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=nowhere)
-
-
-def _ops(operations: Any) -> Any:
-    words = pa.array(list(OPS), pa.string())
-    return pa.array(list(OPS.values()), pa.string()).take(pc.index_in(operations.cast(pa.string()), words))

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,16 +26,7 @@ Header = tuple[str, str | bytes | None]  # the client's type
 Message = tuple[bytes | None, bytes | None, bytes, Header, Header]
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Why a row is no message, without its value."""
-
-    reason: str
-
-
-Entry = Message | Refused  # of one row
-
-
+Entry = Message | str  # of one row; or why it is none, without its value
 Encode = Callable[[pa.Table], Encoded]  # rows or events as values
 
 
@@ -54,7 +44,7 @@ def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: En
     never = refused_deletes(rows, task.mode)
     entries: list[Entry] = list(zip(keys, values, *_headers(rows), strict=True))
     for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
-        entries[row] = Refused(reason)
+        entries[row] = reason
     return entries
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -28,14 +27,8 @@ _NO_GROUP = "GROUP_AUTHORIZATION_FAILED"  # the client looks for a group's coord
 Last = dict[bytes, bytes]  # key -> value
 
 
-@dataclass(frozen=True)
-class Format:
-    """How values are read.
-
-    Attributes:
-        decode: the fields of a value; None: it is none of this format.
-        parse: each of them.
-    """
+class Format(NamedTuple):
+    """How values are read: `decode` gives the fields of one, None where it is none of this format; `parse` reads each of them."""
 
     decode: Callable[[bytes], dict[str, Any] | None]
     parse: Parse

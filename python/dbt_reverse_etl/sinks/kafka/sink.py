@@ -14,30 +14,11 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import Producer  # OpenTelemetry replaces that of the package by one that adds headers
 
-from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import DestinationError, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
-from dbt_reverse_etl.sinks.base import (
-    BEFORE,
-    CAPTURED_AT,
-    SNAPSHOT,
-    Batch,
-    Limits,
-    Mode,
-    Rights,
-    Sink,
-    SinkTask,
-    options_of,
-)
-from dbt_reverse_etl.sinks.kafka.messages import (
-    Entry,
-    Header,
-    Message,
-    Refused,
-    deleted_rows,
-    entries_of,
-    json_of,
-    tombstone,
-)
+from dbt_reverse_etl.sinks.base import SNAPSHOT, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
+from dbt_reverse_etl.sinks.kafka.envelope import COLUMNS
+from dbt_reverse_etl.sinks.kafka.messages import Entry, Header, Message, deleted_rows, entries_of, json_of, tombstone
 from dbt_reverse_etl.sinks.kafka.outcome import Fate, Reports, delivery_of, not_taken, said
 from dbt_reverse_etl.sinks.kafka.reading import JSON, read_rows
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
@@ -84,12 +65,11 @@ class KafkaSink(Sink):
 
     def extra_columns(self, task: SinkTask) -> tuple[str, ...]:
         """The snapshot for a header; for events the images before, and the time too."""
-        return (SNAPSHOT, CAPTURED_AT, BEFORE) if task.mode is Mode.CHANGELOG else (SNAPSHOT,)
+        return COLUMNS if task.mode is Mode.CHANGELOG else (SNAPSHOT,)
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names that no topic or record can have, keys that are not mapped, and options that do not fit."""
-        problems = task_problems(task, self._settings)
-        raise_if_any(problems)
+        raise_if_any(task_problems(task, self._settings))
 
     def check(self) -> None:
         """Log in, nothing else."""
@@ -107,16 +87,16 @@ class KafkaSink(Sink):
                 topic = None if "DESCRIBE_CONFIGS" in absent else cluster.topic(task.object)
             except NoAnswer as none:
                 return self._rights_without_topic(task, none, untried)
-        problems = [self._no_right(task, absent)] if absent else []
+        problems = self._no_right(task, absent).problems if absent else ()
         return Rights((*problems, *(topic_problems(topic, task) if topic else ())), untried)
 
     def _rights_without_topic(self, task: SinkTask, none: NoAnswer, untried: tuple[str, ...]) -> Rights:
         if str(none) == "TOPIC_AUTHORIZATION_FAILED":
-            return Rights((self._no_right(task, ["DESCRIBE"]),), untried)
+            return Rights(self._no_right(task, ["DESCRIBE"]).problems, untried)
         if str(none) != "UNKNOWN_TOPIC_OR_PART":
             raise none
         if not self._settings.create_object:
-            return Rights((self._no_topic(task),), untried)
+            return Rights(self._no_topic(task).problems, untried)
         return Rights(untried=("the rights on the topic, and that to make it: it is not there yet", *untried))
 
     def missing(self, task: SinkTask) -> str | None:
@@ -127,8 +107,7 @@ class KafkaSink(Sink):
             topic = self._cluster().topic(task.object)
         if topic is None:
             return f"the topic {task.object}"
-        if problems := policy_problems(topic, task):
-            raise DestinationError(*problems)
+        raise_if_any(policy_problems(topic, task), DestinationError)
         return None
 
     def open(self, task: SinkTask) -> None:
@@ -140,9 +119,8 @@ class KafkaSink(Sink):
             cluster = self._cluster()
             topic = cluster.topic(task.object) or self._made(cluster)
             absent = cluster.lacking(task.object)
-        problems = [self._no_right(task, absent)] if absent else topic_problems(topic, task)
-        if problems:
-            raise DestinationError(*problems)
+        problems = self._no_right(task, absent).problems if absent else topic_problems(topic, task)
+        raise_if_any(problems, DestinationError)
         self._encode = json_of(options_of(task, KafkaOptions), task.mode)
         registered = self._registered(task)
         if registered is not None:
@@ -163,7 +141,7 @@ class KafkaSink(Sink):
         unsent = _sent(entries, followed, lambda message: _take(producer, self._task.object, message, reports))
         while reports.wait(producer.flush):  # nothing but this batch is in the queue, and each message has its timeout
             pass
-        failed = reports.failed(lambda: map(_key, entries), followed)
+        failed = reports.failed(lambda: (None if isinstance(one, str) else one[0] for one in entries), followed)
         return delivery_of(len(entries), unsent, failed, reports.hopeless)
 
     def read(self, task: SinkTask) -> Iterator[pa.Table]:
@@ -213,53 +191,42 @@ class KafkaSink(Sink):
     def _made(self, cluster: Cluster) -> Topic:
         task, settings = self._task, self._settings
         if not task.first:
-            raise self._error(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
+            raise self.problem(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
         if not settings.create_object:
-            raise DestinationError(self._no_topic(task))
-        return cluster.make(
-            task.object, options_of(task, KafkaOptions).partitions, settings.replication_factor, configs_of(task)
-        )
+            raise self._no_topic(task)
+        partitions = options_of(task, KafkaOptions).partitions
+        return cluster.make(task.object, partitions, settings.replication_factor, configs_of(task))
 
-    def _no_topic(self, task: SinkTask) -> Problem:
+    def _no_topic(self, task: SinkTask) -> DestinationError:
         partitions = options_of(task, KafkaOptions).partitions
         wanted = f" --partitions {partitions}" if partitions else ""
         configs = "".join(f" --config {name}={value}" for name, value in configs_of(task).items())
         command = f"kafka-topics --create --topic {task.object}{wanted}{configs}"
-        return self._problem(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
+        return self.problem(f"no topic {task.object}", "a topic", f"run: {command}; or set create_object: true")
 
-    def _no_right(self, task: SinkTask, absent: Sequence[str]) -> Problem:
+    def _no_right(self, task: SinkTask, absent: Sequence[str]) -> DestinationError:
         """`WRITE` and `DESCRIBE_CONFIGS` as Kafka's own tool takes them."""
         names = ["".join(part.capitalize() for part in one.split("_")) for one in absent]
         grants = "".join(f" --operation {name}" for name in names)
         next_step = f"kafka-acls --add --allow-principal User:...{grants} --topic {task.object}"
-        return self._problem(
-            f"no right {' and '.join(names)} on topic {task.object}", "Write, Describe and DescribeConfigs", next_step
-        )
+        found = f"no right {' and '.join(names)} on topic {task.object}"
+        return self.problem(found, "Write, Describe and DescribeConfigs", next_step)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except NoAnswer as error:
-            expected, next_step = (
-                "a cluster that answers and grants Describe, DescribeConfigs and Write on the topic",
-                "see docs/kafka.md, then push again",
-            )
-            raise self._error(said(str(error)), expected, next_step) from None
-
-    def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
-        return DestinationError(self._problem(found, expected, next_step))
-
-    def _problem(self, found: str, expected: str, next_step: str) -> Problem:
-        return Problem(f"Kafka cluster {self.identity}", found, expected, next_step)
+            expected = "a cluster that answers and grants Describe, DescribeConfigs and Write on the topic"
+            raise self.problem(said(str(error)), expected, "see docs/kafka.md, then push again") from None
 
 
 def _sent(entries: Sequence[Any], followed: frozenset[int], take: Callable[[Message], str | None]) -> dict[int, Fate]:
     """Send the messages of each row; what became of those rows that were not sent, or not wholly."""
     unsent: dict[int, Fate] = {}
     for row, entry in enumerate(entries):
-        if isinstance(entry, Refused):
-            unsent[row] = (Outcome.REJECTED, entry.reason)
+        if isinstance(entry, str):
+            unsent[row] = (Outcome.REJECTED, entry)
         elif (refusal := take(entry)) is not None:
             unsent[row] = not_taken(refusal)
         elif row in followed and (refusal := take(tombstone(entry))) is not None:
@@ -279,7 +246,3 @@ def _take(producer: Producer, topic: str, message: Message, reports: Reports) ->
             reports.wait(producer.poll)
         except KafkaException as error:
             return name_of(error)
-
-
-def _key(entry: Entry) -> bytes | None:
-    return None if isinstance(entry, Refused) else entry[0]

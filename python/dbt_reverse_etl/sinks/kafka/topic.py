@@ -7,9 +7,8 @@ import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -38,15 +37,8 @@ class NoAnswer(Exception):
     """The cluster refused or did not answer; the text is the name of an error."""
 
 
-@dataclass(frozen=True)
-class Topic:
-    """What of a topic matters here.
-
-    Attributes:
-        partitions: how many it has.
-        cleanup_policy: `compact`, `delete`, or both with a comma.
-        limit: max.message.bytes.
-    """
+class Topic(NamedTuple):
+    """What of a topic matters here; `cleanup_policy` is `compact`, `delete`, or both with a comma; `limit` is max.message.bytes."""
 
     partitions: int
     cleanup_policy: str
@@ -77,11 +69,8 @@ class Cluster:
             raise NoAnswer(name_of(error)) from None
 
     def reach(self) -> None:
-        """Log in and get an answer; a refused login is said after the first of two questions.
-
-        Raises:
-            DestinationError: rows would leave this machine unencrypted, which nobody asked for.
-        """
+        """Log in and get an answer; a refused login is said after the first of two questions. Raises DestinationError where rows would
+        leave this machine unencrypted, which nobody asked for."""
         if self._plain_by_default:
             self._refuse_away()
         try:
@@ -172,9 +161,8 @@ def _hosts_of(statistics: str) -> list[str]:
 def _not_here(host: str, protocol: str) -> Problem:
     where, expected = f"Kafka broker {host}", "brokers on this machine, or TLS"
     next_step = f"set security_protocol: {protocol.replace('plaintext', 'ssl')} in profiles.yml; or {protocol}, if what is sent stays on this machine or in a tunnel"
-    return Problem(
-        where, f"an address away from this machine, without TLS ({protocol}, the default)", expected, next_step
-    )
+    found = f"an address away from this machine, without TLS ({protocol}, the default)"
+    return Problem(where, found, expected, next_step)
 
 
 def name_of(error: BaseException | None) -> str:
@@ -190,8 +178,8 @@ def configs_of(task: SinkTask) -> Mapping[str, str]:
 
 def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
     """What can never work, whatever the cluster is like."""
-    problems = unmapped_key(task)
-    problems += _avro_problems(task, settings) if options_of(task, KafkaOptions).value_format == "avro" else []
+    problems, options = unmapped_key(task), options_of(task, KafkaOptions)
+    problems += _avro_problems(task, settings) if options.value_format == "avro" else []
     if not _NAME.fullmatch(task.object) or task.object in (".", ".."):
         expected = "the name of a topic: at most 249 letters, digits, . _ and -"
         problems.append(Problem(f"sync {task.sync}, object", repr(task.object[:249]), expected, "correct object"))
@@ -199,21 +187,15 @@ def task_problems(task: SinkTask, settings: KafkaSettings) -> list[Problem]:
         Problem(f"sync {task.sync}", f"field {name}", "a name that is not one of ours", "rename it under fields")
         for name in sorted({OPERATION, EVENT_ID, SNAPSHOT, CAPTURED_AT, BEFORE} & set(task.schema.names))
     ]
-    is_plain = (
-        len(task.key) == 1
-        and set(task.key) <= set(task.schema.names)
-        and not pa.types.is_nested(task.schema.field(task.key[0]).type)
-    )
-    if options_of(task, KafkaOptions).key == "raw" and not is_plain:
-        expected = "one key field, of a type that is no list, struct or map"
-        problems.append(
-            Problem(f"sync {task.sync}, options.key", "raw", expected, "remove it: key: json takes every key")
-        )
-    if options_of(task, KafkaOptions).partitions is None:
+    plain = [field.name for field in task.schema if not pa.types.is_nested(field.type)]
+    if options.key == "raw" and not (len(task.key) == 1 and task.key[0] in plain):
+        where, expected = f"sync {task.sync}, options.key", "one key field, of a type that is no list, struct or map"
+        problems.append(Problem(where, "raw", expected, "remove it: key: json takes every key"))
+    if options.partitions is None:
         expected = "the number of partitions of the topic: keys move when it changes, so a changed one must be noticed"
         next_step = f"write it; kafka-topics --describe --topic {task.object} tells it, and a new topic may have any"
         problems.append(Problem(f"sync {task.sync}, options.partitions", "nothing", expected, next_step))
-    if task.mode is Mode.CHANGELOG and "compacted" in options_of(task, KafkaOptions).model_fields_set:
+    if task.mode is Mode.CHANGELOG and "compacted" in options.model_fields_set:
         where, expected = f"sync {task.sync}, options.compacted", "none: how long events are kept is up to the topic"
         problems.append(Problem(where, "it, in mode changelog", expected, "remove it"))
     return problems

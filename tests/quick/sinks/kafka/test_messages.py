@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from dbt_reverse_etl.sinks.base import BEFORE, CAPTURED_AT, SNAPSHOT, Mode, SinkTask
-from dbt_reverse_etl.sinks.kafka.messages import Refused, entries_of, json_of
+from dbt_reverse_etl.sinks.kafka.messages import entries_of, json_of
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.testing import PEOPLE, Change, batch_of, person
 
@@ -21,8 +21,8 @@ def made(change: Change, before: dict[str, Any], nan: Literal["reject", "null"])
     task = SinkTask("5c", "people", 1, "people", Mode.CHANGELOG, ("id",), PEOPLE, options=options)
     rows = batch_of(task, [change], extra=(SNAPSHOT, CAPTURED_AT, BEFORE), before=[before]).rows
     (entry,) = entries_of(rows, task, options, json_of(options, task.mode))
-    if isinstance(entry, Refused):
-        return entry.reason
+    if isinstance(entry, str):
+        return entry
     assert entry[1] is not None
     return orjson.loads(entry[1])
 
