@@ -35,11 +35,8 @@ class Answer:
     """What came back.
 
     Attributes:
-        status: the HTTP status.
         content_type: see `media_type`; empty if there was none.
-        body: the decoded body, or None if it could not be read.
-        body_problem: why `body` is None.
-        cut: the connection ended before the body did.
+        body: decoded; None if it could not be read, for `body_problem`; `cut`: the connection ended before it did.
         headers: as they came, in a mapping that finds a name in any case.
     """
 
@@ -67,10 +64,8 @@ class Sent:
     Attributes:
         rows: how many rows the request carried.
         ids: the key of each as text, where the answer speaks of rows by id.
-        deletes: the request deletes.
         alone: single-row mode, in which a status speaks of the row and not of the batch.
-        path: where it went, relative to the base URL.
-        success, results: when the answer acknowledges, and where it speaks of each row, for this operation.
+        path, success, results: as of the request and its call.
         ids_fit: an earlier answer of the run named rows by these ids.
     """
 
@@ -181,7 +176,7 @@ def _refused(answer: Answer, sent: Sent, options: HttpOptions, mode: Mode) -> De
 def is_web_page(answer: Answer, options: HttpOptions) -> bool:
     """Whether it comes from something before the API, which tells nothing of a row.
 
-    Some frameworks name HTML where a success has no body; `body` is empty also if nobody wants it.
+    Some frameworks name HTML where a success has no body.
     """
     no_length = answer.status < 300 and answer.headers.get("Content-Length", "").strip() == "0"
     is_empty = answer.status in _NO_BODY or no_length
@@ -200,12 +195,14 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
     needs_json = options.success.body is not None or sent.results is not None
     if is_web_page(answer, options):  # maybe of the API itself, after the write
         return _not_understood(sent, f"{status}, but a web page (a login or a proxy?)")
+    wanted = options.success.media_type
+    wanted = "application/json" if wanted is None and needs_json else wanted
+    if wanted and answer.content_type != wanted:
+        return _not_understood(sent, f"{status}, but the content type is not {wanted}")
+    if answer.cut:
+        return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
     try:
-        wanted = options.success.media_type
-        _check_content_type(answer, "application/json" if wanted is None and needs_json else wanted)
-        if answer.cut:
-            return Delivery.of_all(sent.rows, Outcome.UNKNOWN, f"{status}, but {answer.body_problem}")
-        delivery = _acknowledged(_document(answer), sent, options, status) if needs_json else Delivery()
+        delivery = _acknowledged(answer, sent, options, status) if needs_json else Delivery()
     except _SaysNo as problem:
         return _by_code(answer, sent, options, now) or _not_understood(sent, f"{status}, but {problem}")
     except _FormError as problem:
@@ -214,7 +211,10 @@ def _success(answer: Answer, sent: Sent, options: HttpOptions, now: datetime) ->
     return replace(delivery, retry_after=pause_of(answer.status, answer.headers, options, now) if is_limited else None)
 
 
-def _acknowledged(document: Any, sent: Sent, options: HttpOptions, status: str) -> Delivery:
+def _acknowledged(answer: Answer, sent: Sent, options: HttpOptions, status: str) -> Delivery:
+    document = loaded(answer)
+    if document is ABSENT:
+        raise _FormError(answer.body_problem or "the body is no JSON")
     if options.success.body is not None and not _holds(document, options.success.body):
         raise _SaysNo(f"success.json does not hold{error_code(document, options.error, options.codes)}")
     return _Results(sent.results, sent, status, options.codes).judge(document) if sent.results else Delivery()
@@ -226,20 +226,6 @@ class _FormError(Exception):
 
 class _SaysNo(_FormError):
     """The answer as a whole is no success; a code in it may say why."""
-
-
-def _check_content_type(answer: Answer, wanted: str | None) -> None:
-    if wanted and answer.content_type != wanted:
-        raise _FormError(f"the content type is not {wanted}")
-
-
-def _document(answer: Answer) -> Any:
-    if answer.body is None:
-        raise _FormError(answer.body_problem)
-    try:
-        return orjson.loads(answer.body.removeprefix(BOM_UTF8))
-    except orjson.JSONDecodeError:
-        raise _FormError("the body is no JSON") from None
 
 
 @dataclass(frozen=True)
@@ -346,8 +332,8 @@ class _Results:
         return self._refusal(index, _code_of(entry, self.options.error, self.codes))
 
     def _refusal(self, index: int, code: str) -> RowResult:
-        shown = f", code {code}" if code else ""
-        return RowResult(index, Outcome(self.codes.get(code, "rejected")), f"{self.status}, refused in results{shown}")
+        reason = f"{self.status}, refused in results{_shown(code)}"
+        return RowResult(index, Outcome(self.codes.get(code, "rejected")), reason)
 
     def _absent(self, index: int) -> RowResult | None:
         if self.options.missing == "delivered":
@@ -375,7 +361,10 @@ def loaded(answer: Answer) -> Any:
 
 def error_code(document: Any, path: str | None, known: Container[str] = ()) -> str:
     """An error code for a reason, or nothing."""
-    code = _code_of(document, path, known)
+    return _shown(_code_of(document, path, known))
+
+
+def _shown(code: str) -> str:
     return f", code {code}" if code else ""
 
 

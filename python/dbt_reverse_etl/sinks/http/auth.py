@@ -42,13 +42,7 @@ class Token:
 
 
 class Tokens:
-    """The access token of one destination, renewed before it expires, once for all threads.
-
-    Args:
-        settings: the client and its secret.
-        post: sends headers and a form to the token endpoint.
-        clock: monotonic seconds.
-    """
+    """The access token of one destination, renewed before it expires, once for all threads; `post` sends to the token endpoint."""
 
     def __init__(self, settings: OAuth2, post: Post, clock: Callable[[], float] = time.monotonic) -> None:
         self._headers, self._form = _request(settings)
@@ -56,9 +50,8 @@ class Tokens:
         self._post = post
         self._clock = clock
         self._lock = threading.Lock()
-        self._token: Token | None = None
+        self._answer: Token | Failure | None = None
         self._asked = 0
-        self._failure: Failure | None = None
 
     def get(self, refused: str | None = None) -> str | Failure:
         """A token that is not the `refused` one; or why there is none, with nothing sent to the destination."""
@@ -68,20 +61,20 @@ class Tokens:
         with self._lock:
             if (text := self._usable(refused)) is not None:
                 return text
-            if self._asked > asked and self._failure is not None:
-                return self._failure  # another thread asked while this one waited
+            if self._asked > asked and isinstance(self._answer, Failure):
+                return self._answer  # another thread asked while this one waited
             answer = _token(self._post(self._headers, self._form), self._clock(), self._refresh_token)
-            self._asked += 1
             if isinstance(answer, Token):
                 register_secret(answer.text, owner=self)
-            self._token, self._failure = (answer, None) if isinstance(answer, Token) else (None, answer)
+            self._answer = answer
+            self._asked += 1
         return answer.text if isinstance(answer, Token) else answer
 
     def _usable(self, refused: str | None) -> str | None:
-        token = self._token
-        if token is None or token.text == refused or self._clock() >= token.renew_at:
-            return None
-        return token.text
+        token = self._answer
+        if isinstance(token, Token) and token.text != refused and self._clock() < token.renew_at:
+            return token.text
+        return None
 
 
 def _request(settings: OAuth2) -> tuple[dict[str, str], bytes]:

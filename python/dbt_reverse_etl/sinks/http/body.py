@@ -74,7 +74,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return found
 
 
+@pass_context
 def _json(context: Context, value: object) -> str:
+    """With a context, so that nothing is worked out while a template is compiled."""
     if isinstance(value, StrictUndefined):
         return str(value)  # raises, and names the variable
     if isinstance(value, str):
@@ -96,23 +98,12 @@ def _is_finite(value: object) -> bool:
 
 
 @pass_context
-def _finalized(context: Context, value: object) -> str:
-    """With a context, so that nothing is worked out while a template is compiled."""
-    return _json(context, value)
-
-
-@pass_context
 def _tojson(context: Context, value: object) -> _Json:
     return _Json(_json(context, value))
 
 
 _ENVIRONMENT = _Sandbox(
-    undefined=StrictUndefined,
-    finalize=_finalized,
-    optimized=False,
-    autoescape=False,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    undefined=StrictUndefined, finalize=_json, optimized=False, autoescape=False, trim_blocks=True, lstrip_blocks=True
 )
 _jinjas_string = _ENVIRONMENT.filters["string"]
 
@@ -146,23 +137,12 @@ class BodyTemplate:
     is_of_batches: bool = False
 
     def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
-        """The body for rows that are encoded as JSON objects: `rows`, and `row` where each is sent alone.
-
-        Raises:
-            BodyError: it fails with these rows, or writes no JSON.
-        """
+        """The body for rows that are encoded as JSON objects: `rows`, and `row` where each is sent alone. Raises BodyError."""
         return self._written([orjson.loads(row) for row in rows], alone=alone, longest=LONGEST)
 
     def try_out(self, rows: Sequence[bytes], *, alone: bool, whole: bool) -> None:
-        """Write these rows, to see whether it can.
-
-        Args:
-            whole: the rows have all fields; otherwise any field that they lack is a text.
-
-        Raises:
-            BodyError: as `render`.
-            UnsafeError: the sandbox stopped it, or the bound of what it writes.
-        """
+        """Write these rows, to see whether it can. Unless they are `whole`, any field that they lack is a text. Raises as `render`, and
+        UnsafeError where the sandbox stopped it, or the bound of what it writes."""
         read = [orjson.loads(row) for row in rows]
         self._written(read if whole else [*map(_AnyField, read)], alone=alone, longest=_LONGEST_TRIED)
 
@@ -199,12 +179,7 @@ def _refuse_longer(length: int, longest: int) -> None:
 
 
 def compiled(text: str, object_: str, key: tuple[str, ...], *, nulls: bool = False) -> BodyTemplate:
-    """A template; see there for the arguments.
-
-    Raises:
-        BodyError: it is no Jinja; the text says where.
-        UnsafeError: it asks for what the sandbox does not give.
-    """
+    """A template. Raises BodyError for what is no Jinja, and UnsafeError for what leaves the sandbox."""
     try:
         tree = _ENVIRONMENT.parse(text)
         inner = _inner_attribute(tree)

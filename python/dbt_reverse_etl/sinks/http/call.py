@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -21,6 +21,10 @@ from dbt_reverse_etl.values.encoding import encode_rows, texts
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
+class RowError(Exception):
+    """A row whose values cannot stand where the templates put them."""
+
+
 @dataclass(frozen=True)
 class Template:
     """Text with `{field}` placeholders: literals[0] fields[0] literals[1] ..."""
@@ -33,11 +37,15 @@ class Template:
         parts = _PLACEHOLDER.split(text)
         return Template(tuple(parts[::2]), tuple(parts[1::2]))
 
-    def fill(self, values: Mapping[str, str]) -> str:
-        filled = [values[field] for field in self.fields]
-        return self.literals[0] + "".join(
-            value + literal for value, literal in zip(filled, self.literals[1:], strict=True)
-        )
+    def fill(self, values: Mapping[str, str | None], place: str, write: Callable[[str], str] = str) -> str:
+        """Raises RowError where a value is empty."""
+        text = self.literals[0]
+        for field, literal in zip(self.fields, self.literals[1:], strict=True):
+            value = values[field]
+            if not value:
+                raise RowError(f"field {field} is empty and cannot stand in a {place}")
+            text += write(value) + literal
+        return text
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def _addresses(call: Call, rows: pa.Table, refused: dict[int, str]) -> list[tupl
         values = {field: column[row] for field, column in named.items()}
         try:
             found[row] = _path(call.path, values), _headers(call.headers, values)
-        except _RowError as problem:
+        except RowError as problem:
             refused.setdefault(row, str(problem))
     return found
 
@@ -145,20 +153,10 @@ def _bodies(
     return encoded.rows, encoded.rejected | nan_keys(rows, key, as_null=options.nan == "null")
 
 
-class _RowError(Exception):
-    """A row whose values cannot stand where the templates put them."""
-
-
 def _path(template: Template, values: Mapping[str, str | None]) -> str:
-    encoded: dict[str, str] = {}
-    for field in template.fields:
-        value = values[field]
-        if not value:
-            raise _RowError(f"field {field} is empty and cannot stand in a path")
-        encoded[field] = quote(value, safe="")
-    path = template.fill(encoded)
+    path = template.fill(values, "path", partial(quote, safe=""))
     if resolves_elsewhere(path):
-        raise _RowError("a value that resolves to another path")
+        raise RowError("a value that resolves to another path")
     return path
 
 
@@ -173,13 +171,9 @@ def resolves_elsewhere(path: str) -> bool:
 def _headers(templates: tuple[tuple[str, Template], ...], values: Mapping[str, str | None]) -> list[str]:
     headers: list[str] = []
     for name, template in templates:
-        empty = [field for field in template.fields if not values[field]]
-        if empty:
-            raise _RowError(f"field {empty[0]} is empty and cannot stand in a header")
-        text = template.fill({field: values[field] or "" for field in template.fields})
+        text = template.fill(values, "header")
         if not HEADER_VALUE.fullmatch(text):
-            raise _RowError(
-                f"a value that cannot stand in header {name}: printable ASCII only, without spaces at its ends"
-            )
+            wanted = "printable ASCII only, without spaces at its ends"
+            raise RowError(f"a value that cannot stand in header {name}: {wanted}")
         headers.append(text)
     return headers

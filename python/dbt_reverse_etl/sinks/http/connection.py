@@ -245,11 +245,7 @@ def new_session(timeout: tuple[float, float], tls: ssl.SSLContext) -> requests.S
 
 
 def connect(url: str, seconds: float, tls: ssl.SSLContext) -> None:
-    """Open a connection, with TLS where the URL says so, and send nothing.
-
-    Raises:
-        Exception: as a session does.
-    """
+    """Open a connection, with TLS where the URL says so, and send nothing. Raises as a session does."""
     place = urlsplit(url)
     of_scheme: Any = partial(_TlsConnection, ssl_context=tls) if place.scheme == "https" else _Connection
     with bounded(seconds, 0), closing(of_scheme(place.hostname, place.port, timeout=seconds)) as connection:

@@ -12,22 +12,12 @@ _STEP = re.compile(r"(?:^|\.)([^.\[\]]+)|\[(\d{1,9})\]")
 
 @lru_cache
 def parse_path(path: str) -> tuple[str | int, ...]:
-    """Steps of a JSON path such as `data.results[0].status`; empty or `$` is the document.
-
-    Raises:
-        ValueError: in three parts, if it is no such path.
-    """
+    """Steps of a JSON path such as `data.results[0].status`; empty or `$` is the document. Raises ValueError, in three parts."""
     text = path[2:] if path.startswith("$.") else path.removeprefix("$")
-    steps: list[str | int] = []
-    position = 0
-    while position < len(text):
-        match = _STEP.match(text, position)
-        if match is None:
-            raise ValueError(f"found {path!r}; expected a path such as data.results[0].status; next: correct the path")
-        name, index = match.groups()
-        steps.append(name if name is not None else int(index))
-        position = match.end()
-    return tuple(steps)
+    steps = [*_STEP.finditer(text)]
+    if "".join(step[0] for step in steps) != text:
+        raise ValueError(f"found {path!r}; expected a path such as data.results[0].status; next: correct the path")
+    return tuple(step[1] if step[2] is None else int(step[2]) for step in steps)
 
 
 def find(document: Any, path: str) -> Any:

@@ -117,8 +117,7 @@ class ResultsOptions(Settings):
         by_order = self.by == "index" and self.index is None
         if by_order and (self.missing == "delivered" or self.refused):
             raise ValueError(
-                "found missing: delivered or refused with entries by order; expected each entry to name its row; "
-                "next: set index: <path>, or by: id"
+                "found missing: delivered or refused with entries by order; expected each entry to name its row; next: set index: <path>, or by: id"
             )
         if self.ok is None and not self.refused:
             raise ValueError(
@@ -261,8 +260,7 @@ class HttpOptions(Options):
         statuses = {status for success, _ in answers for status in success.status}
         if any(results is None and any(status >= 300 for status in success.status) for success, results in answers):
             raise ValueError(
-                "found a success.status outside 2xx; expected it only with results, which judge each row; "
-                "next: remove the status or describe results"
+                "found a success.status outside 2xx; expected it only with results, which judge each row; next: remove the status or describe results"
             )
         if any(300 <= status < 400 for status in statuses):
             raise ValueError(

@@ -58,9 +58,7 @@ def plan_of(
             continue
         call, wrong = _call(written, name, task, options), list[Problem]()
         if written.body_template is not None:
-            template, wrong = _template(written, call, where, task, options)
-            if template is not None and tries:
-                wrong = _tried(template, call, f"{where}.body_template", written.body_template, task, options)
+            template, wrong = _template(written.body_template, call, where, task, options, tries=tries)
             call = replace(call, template=template)
         is_whole = written.body_template is None or call.template is not None
         problems += [*(_call_problems(call, name, where, task) if is_whole else ()), *wrong]
@@ -118,24 +116,27 @@ def _named(text: str, task: SinkTask) -> str:
     return text.replace("{_key}", quote(task.key[0], safe="")).replace("{_id}", f"{{{task.key[0]}}}")
 
 
-def _template(
-    written: OperationOptions, call: Call, where: str, task: SinkTask, options: HttpOptions
+def _template(  # noqa: PLR0913  (each is a fact of the request)
+    name: str, call: Call, where: str, task: SinkTask, options: HttpOptions, *, tries: bool
 ) -> tuple[BodyTemplate | None, list[Problem]]:
     """The compiled template, and what is wrong with it."""
-    place, name = f"{where}.body_template", written.body_template or ""
+    place, template = f"{where}.body_template", None
     if options.batch.wrap is not None or call.body == "none":
         return None, [Problem(place, "batch.wrap or body: none beside it", "the whole body in the file", "remove it")]
     try:
         text = task.texts[name] if name in task.texts else template_text(name, task.project_dir)
-        return compiled(text, task.object, task.key, nulls=options.nan == "null"), []
+        template = compiled(text, task.object, task.key, nulls=options.nan == "null")
+        if tries:
+            _try(template, call, task, options)
     except BodyError as problem:
-        return None, [Problem(place, str(problem), _A_TEMPLATE, f"correct {name}")]
+        found = f"{problem} (tried with sample rows)" if template else str(problem)
+        next_step = _INSTEAD_OF_A_PRESETS if name.startswith(PRESET) else f"correct {name}"
+        return template, [Problem(place, found, _A_TEMPLATE, next_step)]
+    return template, []
 
 
-def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
-    template: BodyTemplate, call: Call, place: str, name: str, task: SinkTask, options: HttpOptions
-) -> list[Problem]:
-    """What a sample of rows shows. Where their types are not known, only what is wrong with any rows."""
+def _try(template: BodyTemplate, call: Call, task: SinkTask, options: HttpOptions) -> None:
+    """Raise what a sample of rows shows. Where their types are not known, only what is wrong with any rows."""
     fields = task.key if call.body == "key" else tuple(task.schema.names)
     count, is_typed = min(call.rows, 2), task.known == "types"
     rows = samples(pa.schema([task.schema.field(field) for field in fields]), count, options.constants)
@@ -143,9 +144,7 @@ def _tried(  # noqa: PLR0913, PLR0917  (each is a fact of the request)
         template.try_out(rows, alone=call.alone, whole=is_typed)
     except BodyError as problem:
         if is_typed or isinstance(problem, UnsafeError):
-            next_step = _INSTEAD_OF_A_PRESETS if name.startswith(PRESET) else f"correct {name}"
-            return [Problem(place, f"{problem} (tried with sample rows)", _A_TEMPLATE, next_step)]
-    return []
+            raise
 
 
 def _key_problems(task: SinkTask, options: HttpOptions) -> Iterator[Problem]:

@@ -19,11 +19,7 @@ def preset_names() -> list[str]:
 
 @cache
 def load_preset(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """Defaults for one API: `settings` of the destination, as in profiles.yml, and `options` of each of its syncs.
-
-    Raises:
-        ValueError: in three parts, if there is none.
-    """
+    """Defaults for one API: `settings` of the destination, as in profiles.yml, and `options` of each sync. Raises ValueError, in three parts."""
     if name not in preset_names():
         known = ", ".join(preset_names())
         raise ValueError(f"found an unknown preset; expected one of {known}; next: correct preset, or remove it")

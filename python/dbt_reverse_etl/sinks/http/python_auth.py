@@ -11,24 +11,19 @@ from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.sinks.http.settings import PythonAuth
 
 _EXPECTED = "a subclass of requests.auth.AuthBase as package.module.Class"
+_INSTALL = "correct it, or install its package, on executors too"
 
 
 def class_of(auth: PythonAuth, origin: str) -> type[AuthBase]:
-    """The class, if it takes arguments of these names. Makes no object.
-
-    Raises:
-        DestinationError: it cannot be imported, is no such class, or takes other arguments.
-    """
+    """The class, if it takes arguments of these names. Makes no object. Raises DestinationError."""
     module, _, name = auth.class_name.rpartition(".")
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # a package of anyone may raise anything while it is imported
         shown = f"{auth.class_name}, whose import raises {type(error).__name__}"
-        raise _error(
-            origin, "class", shown, _EXPECTED, "correct it, or install its package, on executors too"
-        ) from None
+        raise _error(f"{origin}: auth.class", shown, _EXPECTED, _INSTALL) from None
     if not (isinstance(found, type) and issubclass(found, AuthBase)):
-        raise _error(origin, "class", f"{auth.class_name}, which is none", _EXPECTED, "name another class")
+        raise _error(f"{origin}: auth.class", f"{auth.class_name}, which is none", _EXPECTED, "name another class")
     try:
         signature = inspect.signature(found)
     except ValueError:  # written in C
@@ -42,11 +37,7 @@ def class_of(auth: PythonAuth, origin: str) -> type[AuthBase]:
 
 
 def auth_of(auth: PythonAuth, origin: str) -> AuthBase:
-    """An object of the class.
-
-    Raises:
-        DestinationError: as `class_of`; or the class refuses the values.
-    """
+    """An object of the class. Raises DestinationError as `class_of`, and where the class refuses the values."""
     made, (positional, named) = class_of(auth, origin), auth.arguments()
     try:
         return made(*positional, **named)
@@ -55,10 +46,9 @@ def auth_of(auth: PythonAuth, origin: str) -> AuthBase:
 
 
 def _refused(auth: PythonAuth, origin: str, expected: str) -> DestinationError:
-    found = f"arguments that {auth.class_name} refuses"
-    return _error(origin, "", found, expected, "correct the keys below auth, and args for those without a name")
+    next_step = "correct the keys below auth, and args for those without a name"
+    return _error(f"{origin}: auth", f"arguments that {auth.class_name} refuses", expected, next_step)
 
 
-def _error(origin: str, key: str, found: str, expected: str, next_step: str) -> DestinationError:
-    where = f"destination {origin}: auth{'.' if key else ''}{key}"
-    return DestinationError(Problem(where, found, expected, next_step))
+def _error(place: str, found: str, expected: str, next_step: str) -> DestinationError:
+    return DestinationError(Problem(f"destination {place}", found, expected, next_step))

@@ -22,13 +22,12 @@ _NO_ROWS = Sent(0)
 
 @dataclass(frozen=True)
 class Request:
-    """One request, ready to send.
+    """One request, ready to send; its answer is judged by `sent`.
 
     Attributes:
         path: percent-encoded, relative to the base URL.
         event: id of the change, or of the changes together; stable over retries.
         rows: indexes in the batch of the rows that it carries.
-        sent: what its answer is judged by.
     """
 
     method: str
@@ -51,15 +50,6 @@ class Plan:
     key: tuple[str, ...]
     mode: Mode
     options: HttpOptions
-
-    @property
-    def reads_answers(self) -> bool:
-        """Whether the body of an answer matters."""
-        successes = (self.options.success, *(call.success for call in self.calls.values()))
-        checked = any(success.body is not None for success in successes if success)
-        options = self.options
-        named = any(one is not None for one in (options.error, options.missing_except, options.already_exists_except))
-        return checked or named or any(call.results for call in self.calls.values())
 
     @cached_property
     def _names(self) -> dict[str, str]:

@@ -64,11 +64,14 @@ class HttpSink(Sink):
         return self._settings.origin
 
     def limits(self, task: SinkTask) -> Limits:
-        return Limits(
-            rows=max(self._rows(task)),
-            concurrency=self._settings.concurrency,
-            requests_per_second=self._settings.requests_per_second,
-        )
+        """The largest request is the size of a batch, which is cut for the others."""
+        try:
+            options = self._options(task)
+            rows = max([options.batch.rows, *(call.rows or 1 for call in _calls(options))])
+        except ValidationError:  # `validate` says so
+            rows = 1
+        settings = self._settings
+        return Limits(rows, concurrency=settings.concurrency, requests_per_second=settings.requests_per_second)
 
     def texts(self, task: SinkTask) -> Mapping[str, str]:
         names = {call.body_template for call in _calls(self._options(task)) if call.body_template is not None}
@@ -103,8 +106,7 @@ class HttpSink(Sink):
 
     def open(self, task: SinkTask) -> None:
         plan, problems = self._planned(task)
-        if problems:
-            raise DestinationError(*problems)
+        raise_if_any(problems, DestinationError)
         self._plan, self._ids_fit = plan, False
         self._transport = self._connected()
         self._closing.callback(self._transport.close)
@@ -161,14 +163,6 @@ class HttpSink(Sink):
         written = own.model_dump(by_alias=True, exclude_unset=True)
         return HttpOptions.model_validate(merged(load_preset(self._settings.preset)["options"], written))
 
-    def _rows(self, task: SinkTask) -> list[int]:
-        """The sizes of its requests: the largest is that of a batch, which is cut for the others."""
-        try:
-            options = self._options(task)
-        except ValidationError:  # `validate` says so
-            return [1]
-        return [options.batch.rows, *(call.rows for call in _calls(options) if call.rows is not None)]
-
     def _auth_problems(self) -> list[Problem]:
         if find_spec("requests") is None:
             return [_NO_CLIENT]
@@ -217,7 +211,7 @@ def _calls(options: HttpOptions) -> list[OperationOptions]:
 
 def _send(request: Request, plan: Plan, transport: Transport, batch: Batch, *, ids_fit: bool) -> tuple[Delivery, bool]:
     """What became of the rows, and whether an answer came at all."""
-    answer = transport.exchange(request, wants_body=plan.reads_answers)
+    answer = transport.exchange(request)
     other = None
     if isinstance(answer, Answer) and not is_web_page(answer, plan.options):
         is_explained = meaning(answer, request.sent, plan.options) not in (None, Outcome.NO_MATCH)
@@ -225,7 +219,7 @@ def _send(request: Request, plan: Plan, transport: Transport, batch: Batch, *, i
     if other is not None:
         if not batch.go_on():
             return Delivery.of_all(len(request.rows), Outcome.RETRYABLE, _STOPS), True
-        request, answer = other, transport.exchange(other, wants_body=plan.reads_answers)
+        request, answer = other, transport.exchange(other)
     if not isinstance(answer, Answer):
         unanswered = Delivery.of_all(len(request.rows), answer.outcome, answer.reason, retry_after=answer.retry_after)
         return unanswered, False

@@ -24,11 +24,7 @@ PRESET = "preset:"
 
 
 def template_text(name: str, project: Path | None) -> str:
-    """What stands in a file, relative to the dbt project, or in one of a preset (`preset:NAME`).
-
-    Raises:
-        BodyError: it is outside the project, or cannot be read.
-    """
+    """The text of a file below the dbt project, or of one of a preset (`preset:NAME`). Raises BodyError where it is elsewhere or unreadable."""
     try:
         return _file(name, project).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -38,16 +34,12 @@ def template_text(name: str, project: Path | None) -> str:
 def _file(name: str, project: Path | None) -> Traversable:
     if name.startswith(PRESET):
         return PRESETS / Path(name.removeprefix(PRESET)).name
-    root = project or _project()
+    # Without one, as dbt looks for that of this process.
+    root = project or nearest_project(Path(told("PROJECT_DIR", os.environ) or Path.cwd()).resolve())
     path = (root / name).resolve()
     if not path.is_relative_to(root.resolve()):
         raise BodyError("a path that leaves the dbt project")
     return path
-
-
-def _project() -> Path:
-    """The dbt project of this process: as dbt looks for it."""
-    return nearest_project(Path(told("PROJECT_DIR", os.environ) or Path.cwd()).resolve())
 
 
 def samples(schema: pa.Schema, count: int, constants: Mapping[str, Any]) -> list[bytes]:

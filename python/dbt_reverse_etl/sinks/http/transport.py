@@ -38,25 +38,18 @@ _OF_ACCEPTED = frozenset({404, 409, 422})  # beside 2xx: what is said of a row, 
 # A server that ends its connections without a word would else meet the next request, too; of so many it may meet one.
 _ALONE = 100
 _NO_ANSWER = Failure(Outcome.UNKNOWN, "the connection ended without an answer")
+MakeAuth = Callable[[], AuthBase]
 _MOST_REFUSED = 3  # new tokens in a row: several senders that begin together replace each other's
 
 
 class Client:
     """Sends requests from any number of threads. Each request in flight has its own session: an auth class may need one connection.
 
-    Args:
-        connect, read: seconds to connect, and for an answer; an exchange takes at most both together.
-        body_cap: bytes of the largest answer that is read.
-        auth: makes what authenticates the requests of one session.
+    An exchange takes at most the seconds to `connect` and to `read` an answer together; `auth` authenticates the requests of one session.
     """
 
     def __init__(
-        self,
-        connect: float,
-        read: float,
-        tls: ssl.SSLContext,
-        body_cap: int = BODY_CAP,
-        auth: Callable[[], AuthBase] | None = None,
+        self, connect: float, read: float, tls: ssl.SSLContext, body_cap: int = BODY_CAP, auth: MakeAuth | None = None
     ) -> None:
         self._timeout, self._seconds = (connect, read), connect + read
         self._tls, self._body_cap, self._auth = tls, body_cap, auth
@@ -72,9 +65,7 @@ class Client:
         """Make one exchange of the requests inside."""
         return bounded(self._seconds, self._body_cap)
 
-    def send(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, wants_body: bool = True
-    ) -> Answer | Failure:
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer | Failure:
         """Send one request and read its answer; never raises for what the network or the destination does."""
         try:
             session = self._idle.pop()
@@ -89,7 +80,7 @@ class Client:
             headers = {**headers, "Connection": "close"}
         try:
             with self.bounded():
-                answer = self._exchanged(session, _prepared(method, url, headers, body), wants_body)
+                answer = self._exchanged(session, _prepared(method, url, headers, body))
         finally:
             self._idle.append(session)
         if answer is _NO_ANSWER:
@@ -101,9 +92,7 @@ class Client:
         session.auth = self._auth() if self._auth else None
         return session
 
-    def _exchanged(
-        self, session: requests.Session, prepared: requests.PreparedRequest, wants_body: bool
-    ) -> Answer | Failure:
+    def _exchanged(self, session: requests.Session, prepared: requests.PreparedRequest) -> Answer | Failure:
         try:
             if session.auth is not None:
                 prepared.prepare_cookies({})  # some look for them
@@ -118,17 +107,14 @@ class Client:
             failure = _failure(error)
             # An auth class failed after an answer: the request may have been applied.
             return replace(failure, outcome=Outcome.UNKNOWN) if answers else failure
-        return self._answer(response, wants_body)
+        return self._answer(response)
 
-    def _answer(self, response: requests.Response, wants_body: bool) -> Answer:
+    def _answer(self, response: requests.Response) -> Answer:
         headers, cut = response.headers, False
         content_type = media_type(headers.get("Content-Type", ""))
         body: bytes | None
         try:
-            content = (
-                response.content if wants_body else response.content[:0]
-            )  # read in any case, to use the connection again
-            body, problem = decoded(content, headers.get("Content-Encoding", ""), self._body_cap)
+            body, problem = decoded(response.content, headers.get("Content-Encoding", ""), self._body_cap)
         except Exception as error:
             body, (problem, cut) = None, _unreadable(error)
         finally:
@@ -149,12 +135,7 @@ def _prepared(method: str, url: str, headers: Mapping[str, str], body: bytes | N
 class Transport:
     """Connections to one destination, with its credentials; safe for any number of threads.
 
-    Args:
-        body_cap: bytes of the largest answer that is read.
-
-    Raises:
-        OSError: the CA file, or the client certificate or its key, cannot be read.
-        DestinationError: the auth class cannot be used.
+    Raises OSError as `tls_context`, and DestinationError where the auth class cannot be used.
     """
 
     def __init__(self, settings: HttpSettings, body_cap: int = BODY_CAP) -> None:
@@ -164,11 +145,9 @@ class Transport:
         self._client = Client(timeout.connect, timeout.read, self._tls, body_cap, auth)
         self._refused: set[str] = set()  # new tokens that met a 401 since one was accepted
         self._secret_headers = settings.secret_headers()
-        self._tokens = (
-            Tokens(self._auth, partial(self._client.send, "POST", self._auth.token_url))
-            if isinstance(self._auth, OAuth2)
-            else None
-        )
+        self._tokens: Tokens | None = None
+        if isinstance(self._auth, OAuth2):
+            self._tokens = Tokens(self._auth, partial(self._client.send, "POST", self._auth.token_url))
 
     def connect(self) -> Failure | None:
         """Open a connection and send nothing; why there is none, or None."""
@@ -178,25 +157,21 @@ class Transport:
             return _failure(error)
         return None
 
-    def exchange(self, request: Request, *, wants_body: bool = True) -> Answer | Failure:
+    def exchange(self, request: Request) -> Answer | Failure:
         """Send one request and read its answer; never raises for what the network or the destination does."""
         with self._client.bounded():
             if self._tokens is None:
-                return self._send(request, None, wants_body=wants_body)
+                return self._send(request, None)
             token = self._tokens.get()
-            answer = self._send(request, token, wants_body=wants_body)
+            answer = self._send(request, token)
             if not isinstance(token, str):
                 return answer
             if isinstance(answer, Answer) and answer.status == 401:
                 # 401 says that nothing was applied: once more, with a token that the destination may not have revoked.
                 renewed = self._tokens.get(refused=token)
-                answer = self._send(request, renewed, wants_body=wants_body)
-                if (
-                    isinstance(answer, Answer)
-                    and answer.status == 401
-                    and isinstance(renewed, str)
-                    and renewed != token
-                ):
+                answer = self._send(request, renewed)
+                is_refused = isinstance(answer, Answer) and answer.status == 401
+                if is_refused and isinstance(renewed, str) and renewed != token:
                     # Another sender of the same client may have renewed in between, where only its newest token lives.
                     # Tokens are counted, not requests: threads share one.
                     self._refused.add(renewed)
@@ -210,12 +185,11 @@ class Transport:
         """Close every connection."""
         self._client.close()
 
-    def _send(self, request: Request, token: str | Failure | None, *, wants_body: bool) -> Answer | Failure:
+    def _send(self, request: Request, token: str | Failure | None) -> Answer | Failure:
         """The destination's headers win over the sync's, whatever their case."""
         if isinstance(token, Failure):
             return token
-        headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(request.headers)
-        headers.update(self._secret_headers)
+        headers: CaseInsensitiveDict[str] = CaseInsensitiveDict({**request.headers, **self._secret_headers})
         url, path = self._settings.url, request.path
         url = f"{url.rstrip('/')}/{path}" if path and not path.startswith("?") else url + path
         if token is not None:
@@ -225,26 +199,15 @@ class Transport:
         elif isinstance(self._auth, ApiKey) and self._auth.query is not None:
             key = quote(self._auth.value.get_secret_value(), safe="")
             url += f"{'&' if '?' in url else '?'}{self._auth.query}={key}"
-        return self._client.send(request.method, url, headers, request.body, wants_body=wants_body)
+        return self._client.send(request.method, url, headers, request.body)
 
 
 # What a later login may not meet; of all other errors it meets the same.
 _PASSING = (
-    ConnectionError,
-    TimeoutError,
-    BlockingIOError,
-    InterruptedError,
-    socket.gaierror,
-    socket.herror,
-    ssl.SSLEOFError,
-    ssl.SSLZeroReturnError,
-    HTTPException,
-    requests.ConnectionError,
-    requests.Timeout,
-    requests.exceptions.ChunkedEncodingError,
-    requests.exceptions.ContentDecodingError,
-    requests.exceptions.RetryError,
-    requests.JSONDecodeError,
+    *(ConnectionError, TimeoutError, BlockingIOError, InterruptedError, socket.gaierror, socket.herror),
+    *(ssl.SSLEOFError, ssl.SSLZeroReturnError, HTTPException),
+    *(requests.ConnectionError, requests.Timeout, requests.exceptions.RetryError, requests.JSONDecodeError),
+    *(requests.exceptions.ChunkedEncodingError, requests.exceptions.ContentDecodingError),
 )
 # A wrapper of the error of the TLS library, and what `http.client` says of a wrong call.
 _NOT_PASSING = (requests.exceptions.SSLError, InvalidURL, ImproperConnectionState, NotConnected)
@@ -358,12 +321,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def tls_context(settings: HttpSettings) -> ssl.SSLContext:
-    """Whom this side trusts, and the certificate by which it is known.
-
-    Raises:
-        OSError: the CA file, or the client certificate or its key, cannot be read.
-    """
-    trusted = settings.trusted
+    """Whom this side trusts, and the certificate by which it is known. Raises OSError where a file of them cannot be read."""
+    trusted = settings.verify
     context = ssl.create_default_context(cafile=trusted if isinstance(trusted, str) else certifi.where())
     # Not every build of Python has this as its default.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
