@@ -59,11 +59,7 @@ class Buckets:
     """The rows of a chunk that are sent, in order; the rows of a bucket are neighbours."""
 
     def __init__(self, chunk: Chunk, column: pa.ChunkedArray, held: Collection[int]) -> None:
-        """
-        Args:
-            column: the bucket of each row, int32.
-            held: buckets that have planned rows which are not among these.
-        """
+        """`column` is the bucket of each row, int32; `held` are buckets that have planned rows which are not among these."""
         self._chunk, self._held = chunk, singles(held)
         array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.int32())
         self._of: Sequence[int] = memoryview(array.buffers()[1] or b"").cast("i")[array.offset :][: len(array)]
@@ -78,12 +74,7 @@ class Buckets:
         return max(start, self._first_of(stop)) if self._first_of(stop) > start else stop
 
     def coverage(self, rows: Sequence[int], refused: Collection[int]) -> Coverage:
-        """Of a batch.
-
-        Args:
-            rows: numbers of its rows, ascending.
-            refused: places in the batch of rows that are not applied.
-        """
+        """Of a batch with these rows, ascending, but for the `refused` places in it, which are not applied."""
         spans = [*_spans(rows)]
         touched = {self._of[rows[index]] for index in refused}
         for first, stop in spans:

@@ -6,11 +6,7 @@ from dbt_reverse_etl.sinks.base import SinkTask
 
 
 class _OtherFence(Exception):
-    """The record of a destination tells of another run than the ledger.
-
-    Attributes:
-        fence: of that run.
-    """
+    """The record of a destination tells of another run than the ledger: that of `fence`."""
 
     def __init__(self, fence: int) -> None:
         super().__init__(f"fence {fence}")
