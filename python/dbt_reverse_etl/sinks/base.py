@@ -68,19 +68,12 @@ class Options(Settings):
 
 @dataclass(frozen=True)
 class Limits:
-    """What the engine must respect.
+    """What the engine must respect."""
 
-    Attributes:
-        rows: most rows in one batch.
-        bytes: most bytes of Arrow data in one batch.
-        concurrency: how many `deliver` calls may run at once.
-        requests_per_second: budget of the whole sync, or None.
-    """
-
-    rows: int = 10_000
-    bytes: int = 16 * 2**20
-    concurrency: int = 1
-    requests_per_second: float | None = None
+    rows: int = 10_000  # most in one batch
+    bytes: int = 16 * 2**20  # most of Arrow data in one batch
+    concurrency: int = 1  # how many `deliver` calls may run at once
+    requests_per_second: float | None = None  # budget of the whole sync
 
 
 @dataclass(frozen=True)
@@ -161,28 +154,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Applied:
-    """What a sink's records say of the buckets of a claim. In all others nothing was applied, and nothing can be any more.
+    """What a sink's records say of the buckets of a claim. In all others nothing was applied, and nothing can be any more."""
 
-    Attributes:
-        delivered: every planned row of these was applied.
-        in_doubt: some rows of these were applied and others were left out.
-    """
-
-    delivered: Ranges = ()
-    in_doubt: Ranges = ()
+    delivered: Ranges = ()  # every planned row of these was applied
+    in_doubt: Ranges = ()  # some rows of these were applied and others were left out
 
 
 @dataclass(frozen=True)
 class Rights:
-    """What a push needs at its destination, as far as it can be asked without writing.
+    """What a push needs at its destination, as far as it can be asked without writing."""
 
-    Attributes:
-        missing: what it refuses, each with what grants it.
-        untried: what only a push will show, in a few words each.
-    """
-
-    missing: tuple[Problem, ...] = ()
-    untried: tuple[str, ...] = ()
+    missing: tuple[Problem, ...] = ()  # what it refuses, each with what grants it
+    untried: tuple[str, ...] = ()  # what only a push will show, in a few words each
 
 
 # The calls that may reach the destination, with keys, rows and credentials that must not get into traces.

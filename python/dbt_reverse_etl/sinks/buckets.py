@@ -14,19 +14,12 @@ from dbt_reverse_etl.sinks.ranges import Ranges, minus, singles, union
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a claim that one sender has at hand.
+    """Rows of a claim that one sender has at hand."""
 
-    Attributes:
-        sender: unique within the claim.
-        own: bucket ranges in the order in which their rows come; no other sender has rows of them. None: others have.
-        sent_before: rows of the first bucket that this sender had before.
-        goes_on: more rows of the last bucket follow.
-    """
-
-    sender: str
-    own: tuple[tuple[int, int], ...]
-    sent_before: int = 0
-    goes_on: bool = False
+    sender: str  # unique within the claim
+    own: Ranges  # of buckets in the order in which their rows come; no other sender has rows of them. None: others have
+    sent_before: int = 0  # rows of the first bucket that this sender had before
+    goes_on: bool = False  # more rows of the last bucket follow
 
 
 @dataclass(frozen=True)
@@ -41,18 +34,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a batch applies if it is applied.
-
-    Attributes:
-        whole: buckets of which every planned row is in this batch.
-        pieces: of buckets that are larger than a batch.
-        touched: buckets of which rows are in this batch, and others are left out.
-    """
+    """What a batch applies if it is applied."""
 
     sender: str = ""
-    whole: Ranges = ()
-    pieces: tuple[Piece, ...] = ()
-    touched: Ranges = ()
+    whole: Ranges = ()  # buckets of which every planned row is in this batch
+    pieces: tuple[Piece, ...] = ()  # of buckets that are larger than a batch
+    touched: Ranges = ()  # buckets of which rows are in this batch, and others are left out
 
 
 class Buckets:

@@ -83,7 +83,7 @@ def _from_cells(cells: Any, kind: pa.DataType) -> Any:
     if not (is_text(kind) or is_bytes(kind)):
         return cells
     texts = pc.replace_substring_regex(cells, pattern="^'", replacement="")  # the guard against formulas
-    return pa.array(map(_hex, texts.to_pylist()), pa.string()) if is_bytes(kind) else texts
+    return _from_values(texts.to_pylist(), kind) if is_bytes(kind) else texts
 
 
 def _json_texts(content: bytes, schema: pa.Schema) -> Iterator[tuple[dict[str, Any], int]]:
@@ -106,10 +106,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _hex(value: Any) -> str | None:
+def _hex(value: Any) -> str:
     """A value of before the column was binary stays what is no hexadecimal: it is marked as unreadable."""
-    if value is None:
-        return None
     try:
         return base64.b64decode(value, validate=True).hex()
     except (ValueError, TypeError):

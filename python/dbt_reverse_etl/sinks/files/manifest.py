@@ -30,27 +30,19 @@ _DAMAGED = (
 
 
 class Part(BaseModel):
-    """One file.
-
-    Attributes:
-        name: its path below the object.
-        partition: values of the fields that do not stand in the file, as text; NULL is null.
-        events: a digest of the event ids of its batch, in order.
-        operations: counts its rows by operation.
-        written, superseded: when.
-    """
+    """One file, by its path below the object."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
-    partition: dict[str, str | None] = Field(default_factory=dict)
+    partition: dict[str, str | None] = Field(default_factory=dict)  # values of the fields that do not stand in the file
     rows: int
     bytes: int
     sha256: str
     fence: int
     claim: str
-    events: str
-    operations: dict[str, int]
+    events: str  # a digest of the event ids of its batch, in order
+    operations: dict[str, int]  # how many rows of each
     written: datetime | None = None
     superseded: datetime | None = None
 

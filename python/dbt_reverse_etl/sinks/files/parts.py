@@ -29,34 +29,32 @@ def encoded(
     """The parts of a batch, each with its content, and row -> reason of the rows that are in none, as of `refused`. Raises TooManyFolders."""
     found, wrong = partitions(batch.rows, options.partition_by)
     refused = {**wrong, **refused}
-    pieces = []
+    contents = []
     for one in found:
         content, rows, bad = _content(batch.rows, one, refused, settings, options)
         refused |= bad
         if content:
-            pieces.append((_part(batch.claim, fence, one, rows, content, extension=settings.extension), content))
-    events = _digest(batch.rows, refused)
-    return [(part.model_copy(update={"events": events}), content) for part, content in pieces], refused
-
-
-def _part(  # noqa: PLR0913  (what an entry is made of)
-    claim: str, fence: int, partition: Partition, rows: pa.Table, content: bytes, *, extension: str
-) -> Part:
-    """The entry of a file but for `events`, which needs the whole batch."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "", claim)[:64] or "claim"
-    counts = pc.value_counts(rows.column(OPERATION).combine_chunks())
-    return Part(
-        name=f"{partition.folder}{fence:010d}-{plain}-{uuid4().hex[:12]}.{extension}",
-        partition=partition.values,
-        rows=rows.num_rows,
-        bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        fence=fence,
-        claim=claim,
-        events="",
-        operations={entry["values"]: entry["counts"] for entry in counts.to_pylist()},
-        written=datetime.now(timezone.utc),
-    )
+            contents.append((one, rows, content))
+    sent = batch.rows.column(EVENT_ID).take(_without(row_numbers(batch.rows.num_rows), refused))
+    events = hashlib.sha256("\n".join(sent.to_pylist()).encode()).hexdigest()
+    plain = re.sub(r"[^A-Za-z0-9_-]", "", batch.claim)[:64] or "claim"
+    pieces = []
+    for partition, rows, content in contents:
+        counts = pc.value_counts(rows.column(OPERATION).combine_chunks()).to_pylist()
+        part = Part(
+            name=f"{partition.folder}{fence:010d}-{plain}-{uuid4().hex[:12]}.{settings.extension}",
+            partition=partition.values,
+            rows=rows.num_rows,
+            bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            fence=fence,
+            claim=batch.claim,
+            events=events,
+            operations={entry["values"]: entry["counts"] for entry in counts},
+            written=datetime.now(timezone.utc),
+        )
+        pieces.append((part, content))
+    return pieces, refused
 
 
 def is_part(name: str) -> bool:
@@ -90,11 +88,6 @@ def _without(numbers: pa.Array, refused: Mapping[int, str]) -> pa.Array:
     if not refused:
         return numbers
     return numbers.filter(pc.invert(pc.is_in(numbers, pa.array(list(refused), pa.int64()))))
-
-
-def _digest(rows: pa.Table, refused: Mapping[int, str]) -> str:
-    kept = rows.column(EVENT_ID).take(_without(row_numbers(rows.num_rows), refused))
-    return hashlib.sha256("\n".join(kept.to_pylist()).encode()).hexdigest()
 
 
 def _parquet(rows: pa.Table, codec: str) -> bytes:

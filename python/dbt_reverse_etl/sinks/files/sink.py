@@ -205,9 +205,6 @@ def _recorded(run: FilesRun, batch: Batch, pieces: list[Piece], refused: int) ->
     except ReplacedError as error:
         return Outcome.UNKNOWN, f"the part is listed, or not, or not on disk: {error_name(error)}"
     except OSError as error:
-        return (Outcome.FATAL if _is_hopeless(error) else Outcome.RETRYABLE), error_name(error)
+        is_hopeless = error.errno in _HOPELESS or error_name(error).endswith(_REFUSED)
+        return (Outcome.FATAL if is_hopeless else Outcome.RETRYABLE), error_name(error)
     return None
-
-
-def _is_hopeless(error: OSError) -> bool:
-    return error.errno in _HOPELESS or any(error_name(error).endswith(code) for code in _REFUSED)

@@ -32,20 +32,14 @@ _NOT_SENT = -1  # the index of an entry whose id is that of no row
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
-
-    Attributes:
-        content_type: see `media_type`; empty if there was none.
-        body: decoded; None if it could not be read, for `body_problem`; `cut`: the connection ended before it did.
-        headers: as they came, in a mapping that finds a name in any case.
-    """
+    """What came back."""
 
     status: int
-    content_type: str = ""
-    body: bytes | None = b""
+    content_type: str = ""  # of `media_type`
+    body: bytes | None = b""  # decoded; None: it could not be read, for `body_problem`
     body_problem: str = ""
-    cut: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False  # the connection ended before the body did
+    headers: Mapping[str, str] = field(default_factory=dict)  # finds a name in any case
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class Sent:
-    """What was asked.
-
-    Attributes:
-        rows: how many rows the request carried.
-        ids: the key of each as text, where the answer speaks of rows by id.
-        alone: single-row mode, in which a status speaks of the row and not of the batch.
-        path, success, results: as of the request and its call.
-        ids_fit: an earlier answer of the run named rows by these ids.
-    """
+    """What was asked, as of the request and its call."""
 
     rows: int
-    ids: Sequence[str] = ()
+    ids: Sequence[str] = ()  # the key of each row as text, where the answer speaks of rows by id
     deletes: bool = False
-    alone: bool = True
+    alone: bool = True  # single-row mode, in which a status speaks of the row and not of the batch
     path: str = ""
     success: SuccessOptions | None = None
     results: ResultsOptions | None = None
-    ids_fit: bool = False
+    ids_fit: bool = False  # an earlier answer of the run named rows by these ids
 
 
 def media_type(header: str) -> str:

@@ -119,22 +119,14 @@ _ENVIRONMENT.filters["tojson"] = _tojson
 
 @dataclass(frozen=True)
 class BodyTemplate:
-    """A compiled template and what it knows beside the rows.
+    """A compiled template and what it knows beside the rows."""
 
-    Attributes:
-        jinja: `text`, compiled; it equals only itself, although the same text writes the same bodies.
-        object: of the sync.
-        key: the key fields.
-        nulls: NaN and Infinity are written as null.
-        is_of_batches: it reads `rows` alone, so that its API takes several, which the body names.
-    """
-
-    jinja: Jinja = field(compare=False, repr=False)
+    jinja: Jinja = field(compare=False, repr=False)  # equals only itself, although the same text writes the same bodies
     text: str
     object: str
     key: tuple[str, ...]
-    nulls: bool = False
-    is_of_batches: bool = False
+    nulls: bool = False  # NaN and Infinity are written as null
+    is_of_batches: bool = False  # it reads `rows` alone, so that its API takes several, which the body names
 
     def render(self, rows: Sequence[bytes], *, alone: bool) -> bytes:
         """The body for rows that are encoded as JSON objects: `rows`, and `row` where each is sent alone. Raises BodyError."""

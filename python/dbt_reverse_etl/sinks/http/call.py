@@ -50,23 +50,17 @@ class Template:
 
 @dataclass(frozen=True)
 class Call:
-    """The request of one operation.
-
-    Attributes:
-        rows: most rows of one request; 1 sends each alone.
-        template: writes the body instead of `body`.
-        success, results: when an answer acknowledges, and where it speaks of each row; without `success` that of the sync.
-    """
+    """The request of one operation."""
 
     method: str
     path: Template
     headers: tuple[tuple[str, Template], ...]
     body: str
     deletes: bool
-    rows: int = 1
-    template: BodyTemplate | None = None
-    success: SuccessOptions | None = None
-    results: ResultsOptions | None = None
+    rows: int = 1  # most of one request; 1 sends each alone
+    template: BodyTemplate | None = None  # writes the body instead of `body`
+    success: SuccessOptions | None = None  # when an answer acknowledges; None: by that of the sync
+    results: ResultsOptions | None = None  # where an answer speaks of each row
 
     @property
     def alone(self) -> bool:
@@ -98,19 +92,13 @@ class Call:
 
 
 class Ready(NamedTuple):
-    """One row, ready to go into a request.
+    """One row, ready to go into a request."""
 
-    Attributes:
-        operation: names the call.
-        address: path and header values; None: the call's own.
-        id: its only key field as text, where the answer speaks of rows by id.
-    """
-
-    operation: str
+    operation: str  # names the call
     event: str
     body: bytes
-    address: tuple[str, list[str]] | None
-    id: str
+    address: tuple[str, list[str]] | None  # path and header values; None: the call's own
+    id: str  # its only key field as text, where the answer speaks of rows by id
 
 
 def ready(operation: str, call: Call, rows: pa.Table, key: tuple[str, ...], options: HttpOptions) -> list[Ready | str]:

@@ -22,21 +22,15 @@ _NO_ROWS = Sent(0)
 
 @dataclass(frozen=True)
 class Request:
-    """One request, ready to send; its answer is judged by `sent`.
-
-    Attributes:
-        path: percent-encoded, relative to the base URL.
-        event: id of the change, or of the changes together; stable over retries.
-        rows: indexes in the batch of the rows that it carries.
-    """
+    """One request, ready to send."""
 
     method: str
-    path: str
+    path: str  # percent-encoded, relative to the base URL
     headers: dict[str, str]
     body: bytes | None = None
-    event: str = ""
-    rows: tuple[int, ...] = ()
-    sent: Sent = _NO_ROWS
+    event: str = ""  # id of the change, or of the changes together; stable over retries
+    rows: tuple[int, ...] = ()  # indexes in the batch of those that it carries
+    sent: Sent = _NO_ROWS  # what its answer is judged by
 
 
 _Numbered = tuple[int, Ready]  # a row by its number in the batch
