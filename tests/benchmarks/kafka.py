@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -93,7 +94,7 @@ class Work:
         """A topic for the tool, whose messages have no key, which a compacted topic does not take."""
         cluster = Cluster(KafkaSettings(bootstrap_servers=self._servers))
         cluster.reach()
-        cluster.make("payloads", 3, None, {})
+        cluster.make(replace(self.task, object="payloads", mode=Mode.CHANGELOG))
         return "payloads"
 
     def by_us(self) -> float:

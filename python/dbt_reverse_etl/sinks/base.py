@@ -253,11 +253,8 @@ class Sink(ABC):
         return {}
 
     def validate(self, task: SinkTask) -> None:  # noqa: B027  (most sinks accept every task)
-        """Refuse a task that could never work (placeholders, modes, types) before anything is sent; no I/O.
-
-        Raises:
-            ConfigurationError: with every problem at once.
-        """
+        """Refuse a task that could never work (placeholders, modes, types) before anything is sent; no I/O. Raises ConfigurationError with
+        every problem at once."""
 
     @abstractmethod
     def check(self) -> None:
@@ -324,20 +321,14 @@ class Sink(ABC):
 
     def swap(self, claim: str) -> None:
         """The end of a full load: every row of the claim is loaded. It takes the place of what the object holds, at once and whole; a
-        transactional sink closes its record of the claim in the same transaction.
-
-        Raises:
-            DestinationError: the object is as it was, or `settle` will tell.
-        """
+        transactional sink closes its record of the claim in the same transaction. Raises DestinationError: the object is as it was, or
+        `settle` will tell."""
         raise NotImplementedError
 
     def finish(self, claim: str = "", *, complete: bool = False) -> None:  # noqa: B027  (only sinks that publish need it)
         """Every wave was sent: publish what `deliver` did not, e.g. a manifest. All but the one of `claim` are acknowledged, so that no
-        record but that of this claim is needed any more; its own is recorded with the end of the run.
-
-        Args:
-            complete: every row of the sync is delivered at the head: none was refused, waits, is parked or in doubt.
-        """
+        record but that of this claim is needed any more; its own is recorded with the end of the run. `complete`: every row of the sync
+        is delivered at the head: none was refused, waits, is parked or in doubt."""
 
     @abstractmethod
     def close(self) -> None:

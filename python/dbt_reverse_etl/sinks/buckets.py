@@ -64,16 +64,14 @@ class Buckets:
         """Of a batch with these rows, ascending, but for the `refused` places in it, which are not applied."""
         spans = [*_spans(rows)]
         touched = {self._of[rows[index]] for index in refused}
-        for first, stop in spans:
-            touched |= {self._of[row] for row in self._held_rows_in(first, stop)}
+        for span in spans:
+            first, stop = (bisect_left(self._held_rows, row) for row in span)
+            touched |= {self._of[row] for row in self._held_rows[first:stop]}
         pieces = [piece for span in spans for piece in self._pieces(*span) if piece.bucket not in touched]
         parts = touched | {piece.bucket for piece in pieces}
         space = union(part for span in spans for part in self._space(*span)) if self._chunk.own else ()
         whole = minus(minus(space, self._held), singles(parts))
         return Coverage(self._chunk.sender, whole, tuple(pieces), singles(touched))
-
-    def _held_rows_in(self, first: int, stop: int) -> list[int]:
-        return self._held_rows[bisect_left(self._held_rows, first) : bisect_left(self._held_rows, stop)]
 
     def _space(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """The own buckets from the end of what comes before the rows to the end of the rows."""

@@ -24,10 +24,8 @@ def judge(error: Exception) -> tuple[Outcome, str]:
     if any(word in str(error) for word in _OF_A_ROW):
         return Outcome.REJECTED, "a constraint of the table refused the row"
     if not isinstance(error, _PERMANENT) and (found := _OF_A_VALUE.search(str(error))):
-        return (
-            Outcome.REJECTED,
-            f"an expression over the row failed, as of a constraint or a generated column: {found[1]}",
-        )
+        reason = f"an expression over the row failed, as of a constraint or a generated column: {found[1]}"
+        return Outcome.REJECTED, reason
     outcome = Outcome.FATAL if isinstance(error, _PERMANENT) else Outcome.RETRYABLE
     return outcome, f"Spark failed: {kind_of(error)}"
 

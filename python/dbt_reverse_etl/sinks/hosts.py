@@ -11,11 +11,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # Where clouds serve the credentials of a machine, beside the link-local addresses: AWS (and its pods) and Google by IPv6, Scaleway's, Oracle's Classic, Alibaba,
 # Azure's host.
 _METADATA = {
-    ipaddress.ip_address(host)
-    for host in (
-        *("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42"),
-        *("192.0.0.192", "100.100.100.200", "168.63.129.16"),
-    )
+    *map(ipaddress.ip_address, ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42")),
+    *map(ipaddress.ip_address, ("192.0.0.192", "100.100.100.200", "168.63.129.16")),
 }
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address stands in its last four bytes
 # RFC 8215: a prefix of one's own in here, of a length that nobody else knows; these bytes hold the IPv4 address (RFC 6052, section 2.2).

@@ -19,5 +19,12 @@ def one_line(value: _T) -> _T:
     return value
 
 
+def _before_a_colon(user: str) -> str:
+    if ":" in user:
+        raise ValueError("found a user with a colon; expected none, as the password begins behind it; next: correct it")
+    return user
+
+
 OneLine = Annotated[str, AfterValidator(one_line)]
 SecretLine = Annotated[SecretStr, AfterValidator(one_line)]
+BasicUser = Annotated[OneLine, AfterValidator(_before_a_colon)]  # of HTTP Basic

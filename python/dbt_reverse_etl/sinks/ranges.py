@@ -49,7 +49,6 @@ def coarse(ranges: Iterable[tuple[int, int]], most: int) -> Ranges:
     known = union(ranges)
     gaps = sorted(((right[0] - left[1], left[1]) for left, right in pairwise(known)), reverse=True)
     kept = {end for _, end in gaps[: most - 1]}
-    following = [lo for lo, _ in known[1:]] + [
-        hi for _, hi in known[-1:]
-    ]  # where the next one starts; the last one ends where it ends
+    # Where the next one starts; the last one ends where it ends.
+    following = [*(lo for lo, _ in known[1:]), *(hi for _, hi in known[-1:])]
     return union((lo, hi if hi in kept else start) for (lo, hi), start in zip(known, following, strict=True))

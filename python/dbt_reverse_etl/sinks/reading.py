@@ -41,12 +41,8 @@ _WRONG = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError
 
 
 def rows_of(texts: Mapping[str, pa.Array], schema: pa.Schema, arrays: Collection[str] = ()) -> pa.Table:
-    """The fields of a schema, and the boolean column `_unreadable`.
-
-    Args:
-        texts: for each field the texts of its values, or NULL; text or its bytes.
-        arrays: fields of the type list that come from an array.
-    """
+    """The fields of a schema, from the texts or bytes of the values of each, and the boolean column `_unreadable`; `arrays` are fields
+    of the type list that come from an array."""
     columns = [
         _column(texts[field.name], field.type, _of_arrays if field.name in arrays else _parsed) for field in schema
     ]
@@ -59,13 +55,8 @@ Parse = Callable[[Any, pa.DataType], Any]  # a value of a type, as `pa.array` ta
 def rows_of_objects(
     objects: Sequence[Mapping[str, Any]], unreadable: Sequence[bool], schema: pa.Schema, parse: Parse
 ) -> pa.Table:
-    """The fields of a schema, and the boolean column `_unreadable`.
-
-    Args:
-        objects: parsed objects, one for each row.
-        unreadable: rows of which it is known that they were not written by us.
-        parse: `from_json`, or that of another format.
-    """
+    """The fields of a schema, from one parsed object for each row, and the boolean column `_unreadable`, in which rows may be marked
+    already; `parse` is `from_json`, or that of another format."""
 
     def parsed(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array([parse(value, kind) for value in values], kind)

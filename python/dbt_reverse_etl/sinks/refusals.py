@@ -69,11 +69,14 @@ def nan_keys(rows: pa.Table, key: Sequence[str], *, as_null: bool) -> dict[int, 
     return encode_rows(rows.select(key)).rejected if as_null else {}
 
 
+def deleted_rows(rows: pa.Table) -> list[int]:
+    """Positions of the deletes."""
+    return positions(pc.equal(rows.column(OPERATION).combine_chunks(), "delete"))
+
+
 def refused_deletes(rows: pa.Table, mode: Mode) -> dict[int, str]:
     """Row -> reason of each delete, in a mode that has none."""
-    if mode.deletes:
-        return {}
-    return dict.fromkeys(positions(pc.equal(rows.column(OPERATION).combine_chunks(), "delete")), NEVER_DELETES)
+    return {} if mode.deletes else dict.fromkeys(deleted_rows(rows), NEVER_DELETES)
 
 
 def rejections(refused: Mapping[int, str]) -> Delivery:

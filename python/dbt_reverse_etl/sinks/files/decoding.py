@@ -91,10 +91,8 @@ def _json_texts(content: bytes, schema: pa.Schema) -> Iterator[tuple[dict[str, A
     lines = content.split(b"\n")[:-1]
     for begin in range(0, len(lines), _LINES):
         rows = [orjson.loads(line) for line in lines[begin : begin + _LINES]]
-        yield (
-            {field.name: _from_values([row.get(field.name) for row in rows], field.type) for field in schema},
-            len(rows),
-        )
+        texts = {field.name: _from_values([row.get(field.name) for row in rows], field.type) for field in schema}
+        yield texts, len(rows)
 
 
 def _from_values(values: list[Any], kind: pa.DataType) -> Any:

@@ -124,12 +124,8 @@ class Manifest(BaseModel):
         self, claim: str, keep: timedelta | None, now: datetime, task: SinkTask, *, complete: bool
     ) -> Manifest:
         """Parts older than `keep` are listed no more; of superseded ones without it, none is. A run that makes an owned object whole
-        takes out all parts before, whatever their age.
-
-        Args:
-            claim: is acknowledged later; every other is, and no record of it is needed.
-            complete: no row is left that was not delivered.
-        """
+        takes out all parts before, whatever their age. `claim` is acknowledged later; every other is, and no record of it is needed.
+        `complete`: no row is left that was not delivered."""
         listed = self._listing(lambda _part: True)
         # Of a row that was left out, only an older part may have what was delivered.
         is_resent = self.resent_from is not None and complete
@@ -146,16 +142,13 @@ class Manifest(BaseModel):
         kept = [part for part in listed.parts if not is_over(part)]
         over = [part for part in listed.parts if is_over(part)]
         replaced = [part.model_copy(update={"superseded": now}) for part in over] if task.owns_object else []
+        superseded = [*self.superseded, *replaced] if kept_from else []
         gone = max((part.fence for part in over), default=-1)
         return listed.model_copy(
             update={
                 "claims": {name: one for name, one in self.claims.items() if name == claim},
                 "parts": kept,
-                "superseded": [
-                    part
-                    for part in (*self.superseded, *replaced)
-                    if kept_from and not _is_before(part.superseded, kept_from)
-                ],
+                "superseded": [part for part in superseded if not _is_before(part.superseded, kept_from)],
                 "whole_from": _unless_gone(whole_from, gone),
                 "resent_from": None if is_resent else _unless_gone(self.resent_from, gone),
             }
@@ -192,12 +185,8 @@ class ManifestFile:
             raise UnusableError(*_DAMAGED) from None
 
     def change(self, by: Callable[[Manifest | None], Manifest]) -> Manifest:
-        """Read, change and replace the manifest as one step.
-
-        Raises:
-            ReplacedError: the new one may be in place, or may not survive a power failure.
-            OSError: nothing has changed.
-        """
+        """Read, change and replace the manifest as one step. Raises ReplacedError, after which the new one may be in place, or may not
+        survive a power failure; another OSError: nothing has changed."""
         with self._store.locked():
             before = self.read()
             after = by(before)

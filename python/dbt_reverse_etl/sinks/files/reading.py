@@ -27,12 +27,8 @@ _ORDER = "order"
 
 
 def read_rows(store: Store, manifest: Manifest, task: SinkTask) -> Iterator[pa.Table]:
-    """The fields of a task in every row, as `reading.rows_of` gives them.
-
-    Raises:
-        UnusableError: the listed parts are not the whole object, or one of them is not as it was written.
-        OSError: of the store.
-    """
+    """The fields of a task in every row, as `reading.rows_of` gives them. Raises UnusableError where the listed parts are not the whole
+    object, or one of them is not as it was written."""
     if manifest.whole_from is None:
         raise UnusableError(
             "rows that are in no listed part, after keep_days or adopt",

@@ -54,13 +54,11 @@ class FilesRun:
 
     def swap(self, claim: str) -> None:
         """List what was loaded in place of everything else: one replacement of the manifest."""
-        now = datetime.now(timezone.utc)
-        self.change(lambda manifest: manifest.swapped(self._loaded, claim, self._left_out, now))
+        self.change(lambda one: one.swapped(self._loaded, claim, self._left_out, datetime.now(timezone.utc)))
 
     def finish(self, claim: str, keep: timedelta | None, *, complete: bool) -> None:
         """List everything that was delivered, unlist what is too old, and forget all claims but this one."""
-        now = datetime.now(timezone.utc)
-        self.change(lambda manifest: manifest.finished(claim, keep, now, self.task, complete=complete))
+        self.change(lambda one: one.finished(claim, keep, datetime.now(timezone.utc), self.task, complete=complete))
 
     def _is_repeat(self, pieces: Sequence[Piece]) -> bool:
         if not pieces:
@@ -83,9 +81,7 @@ def _taken(before: Manifest | None, task: SinkTask) -> Manifest:
     if before is None:
         # What was adopted is in no part.
         whole_from = None if task.adopted else 0
-        before = Manifest(
-            sync_id=task.sync_id, object=task.object, key=list(task.key), fence=task.fence, whole_from=whole_from
-        )
+        before = Manifest(sync_id=task.sync_id, object=task.object, key=[], fence=task.fence, whole_from=whole_from)
     if before.sync_id != task.sync_id:
         raise UnusableError(*OTHER_SYNC)
     if before.fence > task.fence:

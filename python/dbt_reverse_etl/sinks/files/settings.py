@@ -17,14 +17,6 @@ _COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": 
 
 # A change of the manifest is four requests of three attempts each: 420 s fit in half a lease (450 s).
 _LONGEST = 35
-_NO_ENDPOINT = (
-    "found a login, a query or no host; expected https://host[:port]; "
-    "next: correct it, and put a login into access_key and secret_key"
-)
-_NO_PATH = (
-    "found a path, which would be ignored; expected https://host[:port]; next: leave it out, "
-    "and put a bucket, as at the end of the URL that Cloudflare R2 shows, into path"
-)
 
 
 class StorageSettings(Settings):
@@ -50,13 +42,15 @@ class StorageSettings(Settings):
             return endpoint
         url = parts_of(endpoint)
         if url is None or "@" in endpoint or "?" in endpoint or "#" in endpoint:
-            raise ValueError(_NO_ENDPOINT)
-        if url.path not in ("", "/"):
-            raise ValueError(_NO_PATH)
-        if leaves_unencrypted(url):
             raise ValueError(
-                "found an endpoint without TLS; expected https:// away from this machine; next: correct it"
+                "found a login, a query or no host; expected https://host[:port]; next: correct it, and put a login into access_key and secret_key"
             )
+        if url.path not in ("", "/"):
+            raise ValueError(
+                "found a path, which would be ignored; expected https://host[:port]; next: put a bucket, as at the end of the URL of Cloudflare R2, into path"
+            )
+        if leaves_unencrypted(url):
+            raise ValueError("found no TLS; expected https:// away from this machine; next: correct endpoint")
         return endpoint
 
     @model_validator(mode="after")
@@ -116,7 +110,7 @@ class FilesSettings(Settings):
             )
         if {"", ".", ".."} & set(path.partition("://")[2].rstrip("/").split("/")[1:]):  # below its bucket
             raise ValueError(
-                "found an empty part, `.` or `..` in a URL; expected names between single slashes; next: correct path"
+                "found an empty part, . or .. in a URL; expected names between slashes; next: correct path"
             )
         return path
 

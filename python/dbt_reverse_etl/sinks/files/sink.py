@@ -90,10 +90,8 @@ class FilesSink(Sink):
     def rights(self, task: SinkTask) -> Rights:
         """The folder of the object may be another one's."""
         self._look(task.object)
-        remote = is_remote(self._settings.path)
-        return Rights(
-            untried=("whether it may write: an object storage tells that to a writer alone",) if remote else ()
-        )
+        unasked = ("whether it may write: an object storage tells that to a writer alone",)
+        return Rights(untried=unasked if is_remote(self._settings.path) else ())
 
     def _look(self, name: str = "") -> None:
         try:

@@ -27,10 +27,7 @@ _PASSING = frozenset({408, 425, 429})
 _BEARER = frozenset({"bearer", "bearertoken"})  # the second is Apigee's
 _NO_EXPIRY = 300.0
 # The next run would send the one in profiles.yml again.
-_ROTATED = (
-    "found a new refresh token, which cannot be kept; expected the one that was sent; "
-    "next: use client credentials, or auth: {type: python} with a class that keeps the new one"
-)
+_ROTATED = "found a new refresh token, which cannot be kept; expected the one that was sent; next: use client credentials, or auth: {type: python} with a class that keeps the new one"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dbt_reverse_etl.sinks.http.body import BodyTemplate
 from dbt_reverse_etl.sinks.http.options import HttpOptions, ResultsOptions, SuccessOptions
 from dbt_reverse_etl.sinks.http.settings import HEADER_VALUE
 from dbt_reverse_etl.sinks.refusals import nan_keys
-from dbt_reverse_etl.values.encoding import encode_rows, texts
+from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -103,15 +103,15 @@ class Ready(NamedTuple):
 
 def ready(operation: str, call: Call, rows: pa.Table, key: tuple[str, ...], options: HttpOptions) -> list[Ready | str]:
     """What each row becomes, or as text the reason why it cannot be sent; cheaper by the row for many at once."""
-    bodies, refused = _bodies(call, rows, key, options)
-    addresses = _addresses(call, rows, refused)
+    bodies = _bodies(call, rows, key, options)
+    addresses = _addresses(call, rows, bodies.rejected)
     ids = texts(rows.column(key[0])) if call.by_id else [""] * rows.num_rows
     events = rows.column(EVENT_ID).to_pylist()
     found: list[Ready | str] = [
         Ready(operation, event, body or b"", address, id_ or "")
-        for event, body, address, id_ in zip(events, bodies, addresses, ids, strict=True)
+        for event, body, address, id_ in zip(events, bodies.rows, addresses, ids, strict=True)
     ]
-    for row, reason in refused.items():
+    for row, reason in bodies.rejected.items():
         found[row] = reason
     return found
 
@@ -129,16 +129,13 @@ def _addresses(call: Call, rows: pa.Table, refused: dict[int, str]) -> list[tupl
     return found
 
 
-def _bodies(
-    call: Call, rows: pa.Table, key: Sequence[str], options: HttpOptions
-) -> tuple[Sequence[bytes | None], dict[int, str]]:
-    """JSON of each row, and the reasons where there is none."""
+def _bodies(call: Call, rows: pa.Table, key: Sequence[str], options: HttpOptions) -> Encoded:
     if call.body == "none":
-        return [b""] * rows.num_rows, {}
+        return Encoded([b""] * rows.num_rows, {})
     own = {OPERATION, EVENT_ID}
     fields = key if call.body == "key" else [name for name in rows.column_names if name not in own]
     encoded = encode_rows(rows.select(list(fields)), nan=options.nan, constants=options.constants)
-    return encoded.rows, encoded.rejected | nan_keys(rows, key, as_null=options.nan == "null")
+    return Encoded(encoded.rows, encoded.rejected | nan_keys(rows, key, as_null=options.nan == "null"))
 
 
 def _path(template: Template, values: Mapping[str, str | None]) -> str:

@@ -19,9 +19,7 @@ def _expression(text: str) -> str:
     try:
         re.compile(text)
     except re.error:
-        raise ValueError(
-            f"found {text!r}; expected a regular expression, as Python takes it; next: correct it"
-        ) from None
+        raise ValueError(f"found {text!r}; expected a regular expression of Python; next: correct it") from None
     return text
 
 
@@ -120,9 +118,7 @@ class ResultsOptions(Settings):
                 "found missing: delivered or refused with entries by order; expected each entry to name its row; next: set index: <path>, or by: id"
             )
         if self.ok is None and not self.refused:
-            raise ValueError(
-                "found no ok; expected what an entry of a delivered row says; next: set ok: {path, equals}"
-            )
+            raise ValueError("found no ok; expected what an entry of a delivered row says; next: set path and equals")
         return self
 
 
@@ -241,6 +237,11 @@ class HttpOptions(Options):
     missing_except: Expression | None = None
     web_pages: bool = False
 
+    @property
+    def operations(self) -> list[OperationOptions]:
+        """Those with a request of their own."""
+        return [one for one in (self.insert, self.update, self.upsert, self.delete) if one is not None]
+
     def missing_at(self, path: str, body: bytes | None) -> list[int]:
         """The statuses by which a row is missing, in an answer of this body to a request for this path."""
         return _unless(self.missing_except, path, body, self.missing)
@@ -255,15 +256,13 @@ class HttpOptions(Options):
 
     @model_validator(mode="after")
     def _success_is_plausible(self) -> HttpOptions:
-        own = [one for one in (self.insert, self.update, self.upsert, self.delete) if one]
-        answers = [(self.success, self.results), *((one.success or self.success, self.results_of(one)) for one in own)]
+        own = [(one.success or self.success, self.results_of(one)) for one in self.operations]
+        answers = [(self.success, self.results), *own]
         statuses = {status for success, _ in answers for status in success.status}
         if any(results is None and any(status >= 300 for status in success.status) for success, results in answers):
             raise ValueError(
                 "found a success.status outside 2xx; expected it only with results, which judge each row; next: remove the status or describe results"
             )
         if any(300 <= status < 400 for status in statuses):
-            raise ValueError(
-                "found a redirect in success.status; expected none, for they are never followed; next: remove it"
-            )
+            raise ValueError("found a redirect in success.status; expected none: it is never followed; next: remove it")
         return self

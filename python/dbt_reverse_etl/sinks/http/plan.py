@@ -26,9 +26,7 @@ _USED = {
     Mode.INSERT_ONLY: {"insert": "insert", "update": "insert"},
     Mode.UPDATE_ONLY: {"insert": "update", "update": "update"},
 }
-_A_TEMPLATE = (
-    "a Jinja file of the dbt project that writes JSON with `rows` (or `row`, without batches), `object` and `key`"
-)
+_A_TEMPLATE = "a Jinja file of the project that writes JSON with `rows` (or `row`, without batches), `object` and `key`"
 _INSTEAD_OF_A_PRESETS = "leave key and rows as the preset has them, or name a file of your own in body_template"
 _PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 
@@ -36,12 +34,8 @@ _PATH = re.compile(r"[A-Za-z0-9\-._~/?&=:@!$'()*+,;%]*")
 def plan_of(
     task: SinkTask, options: HttpOptions, *, preset: str | None = None, tries: bool = False
 ) -> tuple[Plan, list[Problem]]:
-    """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is.
-
-    Args:
-        preset: whose options these are; its API has the requests that it names, and no other.
-        tries: templates are tried with a sample of rows, so that no mistake waits until something is sent.
-    """
+    """The plan of a task, and everything that is wrong with it; the plan may be used only if nothing is. The API of a preset has the
+    requests that it names, and no other. `tries` templates with a sample of rows, so that no mistake waits until something is sent."""
     problems = [*_field_problems(task, options)]
     if first := [*_key_problems(task, options), *_constant_problems(task, options)]:
         return Plan({}, task.key, task.mode, options), first + problems  # the requests would only say it again

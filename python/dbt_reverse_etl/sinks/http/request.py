@@ -100,11 +100,10 @@ class Plan:
         (index,) = request.rows
         status = answer.status
         operation = rows.column(OPERATION)[index].as_py()
-        other, says = (
-            ("update", self.options.already_exists_at(request.path, answer.body))
-            if operation == "insert"
-            else ("insert", self.options.missing_at(request.path, answer.body))
-        )
+        if operation == "insert":
+            other, says = "update", self.options.already_exists_at(request.path, answer.body)
+        else:
+            other, says = "insert", self.options.missing_at(request.path, answer.body)
         call = self.calls[other]
         if status not in says or status in self.options.retryable or call == self.calls[operation] or not call.alone:
             return None

@@ -23,7 +23,7 @@ from pydantic import (
 from dbt_reverse_etl.sinks.base import Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host, leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
-from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
+from dbt_reverse_etl.sinks.lines import BasicUser, OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectFile, in_project
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -73,17 +73,8 @@ class Basic(Settings):
     """
 
     type: Literal["basic"]
-    user: OneLine
+    user: BasicUser
     password: SecretLine
-
-    @field_validator("user")
-    @classmethod
-    def _ends_before_a_colon(cls, user: str) -> str:
-        if ":" in user:
-            raise ValueError(
-                "found a user with a colon; expected none, as the password begins behind it; next: correct user"
-            )
-        return user
 
     def header(self) -> tuple[str, str]:
         pair = f"{self.user}:{self.password.get_secret_value()}".encode()
@@ -138,9 +129,7 @@ class OAuth2(Settings):
     @classmethod
     def _is_safe(cls, url: str) -> str:
         if leaves_unencrypted(_checked_url(url)):
-            raise ValueError(
-                "found http:// for a secret; expected https:// (http only to this machine); next: change it"
-            )
+            raise ValueError("found http://; expected https:// (http only to this machine); next: change it")
         return url
 
 
@@ -158,9 +147,7 @@ class StandardWebhooks(Settings):
     @classmethod
     def _is_a_key(cls, secret: SecretStr) -> SecretStr:
         if not 24 <= len(_webhook_key(secret)) <= 64:
-            raise ValueError(
-                "found no signing secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole"
-            )
+            raise ValueError("found no secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole")
         return secret
 
     @property
@@ -294,9 +281,7 @@ class HttpSettings(Settings):
     @classmethod
     def _is_said(cls, verify: bool | str, info: ValidationInfo) -> bool | str:
         if isinstance(verify, str) and not verify.strip():
-            raise ValueError(
-                "found an empty verify; expected true, or the path of a CA file; next: remove it, or set its variable"
-            )
+            raise ValueError("found an empty verify; expected true, or a CA file; next: remove it, or set its variable")
         return in_project(verify, info) if isinstance(verify, str) else verify
 
     @model_validator(mode="after")
@@ -305,9 +290,7 @@ class HttpSettings(Settings):
         if isinstance(self.auth, OAuth2):
             hosts.append(_checked_url(self.auth.token_url).hostname or "")
         if self.verify is False and not all(map(is_loopback, hosts)):
-            raise ValueError(
-                "found verify: false; expected true, or the path of a CA file; next: name the CA of the destination"
-            )
+            raise ValueError("found verify: false; expected true, or a CA file; next: name the CA of the destination")
         if leaves_unencrypted(self.base):
             raise ValueError("found http://; expected https:// (http only to this machine); next: change url")
         return self

@@ -17,7 +17,7 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure, is_web_page, judge, meaning, shows_page
 from dbt_reverse_etl.sinks.http.auth import is_passing
-from dbt_reverse_etl.sinks.http.options import HttpOptions, OperationOptions
+from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
 from dbt_reverse_etl.sinks.http.preset import load_preset, merged
 from dbt_reverse_etl.sinks.http.request import Plan, Request
@@ -67,15 +67,15 @@ class HttpSink(Sink):
         """The largest request is the size of a batch, which is cut for the others."""
         try:
             options = self._options(task)
-            rows = max([options.batch.rows, *(call.rows or 1 for call in _calls(options))])
+            rows = max([options.batch.rows, *(one.rows or 1 for one in options.operations)])
         except ValidationError:  # `validate` says so
             rows = 1
         settings = self._settings
         return Limits(rows, concurrency=settings.concurrency, requests_per_second=settings.requests_per_second)
 
     def texts(self, task: SinkTask) -> Mapping[str, str]:
-        names = {call.body_template for call in _calls(self._options(task)) if call.body_template is not None}
-        return {name: template_text(name, task.project_dir) for name in names}
+        names = {one.body_template for one in self._options(task).operations}
+        return {name: template_text(name, task.project_dir) for name in names if name is not None}
 
     def validate(self, task: SinkTask) -> None:
         """Refuse paths, headers, bodies and fields that could never work, and modes without a request."""
@@ -151,9 +151,8 @@ class HttpSink(Sink):
             places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False)}
             where = f"sync {task.sync}: options.{', options.'.join(sorted(places))}"
             found = f"options that do not fit preset {self._settings.preset}"
-            return Plan({}, task.key, task.mode, HttpOptions.model_validate({})), [
-                Problem(where, found, "options that join with those of the preset", "correct or remove them")
-            ]
+            wrong = Problem(where, found, "options that join with those of the preset", "correct or remove them")
+            return Plan({}, task.key, task.mode, HttpOptions.model_validate({})), [wrong]
 
     def _options(self, task: SinkTask) -> HttpOptions:
         """The sync's options, over those of the destination's preset."""
@@ -166,15 +165,13 @@ class HttpSink(Sink):
     def _auth_problems(self) -> list[Problem]:
         if find_spec("requests") is None:
             return [_NO_CLIENT]
-        auth = self._settings.auth
-        if not isinstance(auth, PythonAuth):
-            return []
-        from dbt_reverse_etl.sinks.http.python_auth import class_of
+        if isinstance(self._settings.auth, PythonAuth):
+            from dbt_reverse_etl.sinks.http.python_auth import class_of
 
-        try:
-            class_of(auth, self._settings.origin)
-        except DestinationError as error:
-            return [*error.problems]
+            try:
+                class_of(self._settings.auth, self._settings.origin)
+            except DestinationError as error:
+                return [*error.problems]
         return []
 
     def _connected(self) -> Transport:
@@ -203,10 +200,6 @@ class HttpSink(Sink):
             found = f"HTTP {answer.status}"
             next_step = "try again later" if is_passing(answer.status) else next_step
         raise self.problem(f"{found} for check.path", "2xx", next_step)
-
-
-def _calls(options: HttpOptions) -> list[OperationOptions]:
-    return [one for one in (options.insert, options.update, options.upsert, options.delete) if one is not None]
 
 
 def _send(request: Request, plan: Plan, transport: Transport, batch: Batch, *, ids_fit: bool) -> tuple[Delivery, bool]:

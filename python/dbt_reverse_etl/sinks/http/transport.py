@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from http.client import HTTPException, ImproperConnectionState, InvalidURL, NotConnected, RemoteDisconnected
-from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 
 import certifi
@@ -26,6 +25,7 @@ from urllib3.exceptions import ConnectTimeoutError, InvalidHeader, NewConnection
 from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.base.tls import lenient, why_refused
+from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure, media_type
 from dbt_reverse_etl.sinks.http.auth import Tokens, is_passing, signature
 from dbt_reverse_etl.sinks.http.connection import MetadataHost, TooLarge, bounded, connect, decoded, new_session
@@ -126,7 +126,7 @@ def _prepared(method: str, url: str, headers: Mapping[str, str], body: bytes | N
     """Made by hand: requests would rewrite the path, and take three times as long."""
     prepared = requests.PreparedRequest()
     prepared.method, prepared.url, prepared.body = method, url, body
-    fixed = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
+    fixed = {"User-Agent": f"dbt-reverse-etl/{VERSION}", "Accept-Encoding": "identity"}
     prepared.headers = CaseInsensitiveDict({**fixed, **headers})
     prepared.prepare_content_length(body)
     return prepared
@@ -337,12 +337,3 @@ def tls_context(settings: HttpSettings) -> ssl.SSLContext:
         password = "" if own.password is None else own.password.get_secret_value()
         context.load_cert_chain(own.cert, own.key, password)
     return context
-
-
-@cache
-def user_agent() -> str:
-    """Name and version of this package."""
-    try:
-        return f"dbt-reverse-etl/{version('dbt-reverse-etl')}"
-    except PackageNotFoundError:
-        return "dbt-reverse-etl"

@@ -61,11 +61,8 @@ def unsupported(schema: pa.Schema) -> list[str]:
 
 
 def avro_schema(schema: pa.Schema, name: str, alike: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The schema of a record. Raises TypeError for what is `unsupported`.
-
-    Args:
-        alike: a field of type struct -> the field before it whose record is its record, too; Avro defines each record once.
-    """
+    """The schema of a record. Raises TypeError for what is `unsupported`. `alike`: a field of type struct -> the field before it whose
+    record is its record, too; Avro defines each record once."""
     records = {field: f"{_namespace((other,))}.{other}" for field, other in (alike or {}).items()}
     fields = [_written(one, records[one.name]) if one.name in records else _field(one, ()) for one in schema]
     return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": fields}

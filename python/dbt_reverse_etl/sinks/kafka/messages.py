@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.envelope import PREVIOUS, enveloped
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
-from dbt_reverse_etl.sinks.refusals import null_keys, positions, reasons_of, refused_deletes
+from dbt_reverse_etl.sinks.refusals import deleted_rows, null_keys, reasons_of, refused_deletes
 from dbt_reverse_etl.values.encoding import Encoded, encode_rows, texts
 
 NO_TEXT = "a value without an exact form as text"
@@ -39,18 +38,12 @@ def json_of(options: KafkaOptions, mode: Mode) -> Encode:
 def entries_of(rows: pa.Table, task: SinkTask, options: KafkaOptions, encode: Encode) -> list[Entry]:
     """One entry for each row of a batch."""
     deleted = deleted_rows(rows)
-    keys, keyless = _keys(rows, task.key, options)
-    values, unwritable = _values(rows, deleted, task, encode)
-    never = refused_deletes(rows, task.mode)
-    entries: list[Entry] = list(zip(keys, values, *_headers(rows), strict=True))
-    for row, reason in (unwritable | keyless | null_keys(rows, task.key) | never).items():
+    keys, values = _keys(rows, task.key, options), _values(rows, deleted, task, encode)
+    entries: list[Entry] = list(zip(keys.rows, values.rows, *_headers(rows), strict=True))
+    refused = values.rejected | keys.rejected | null_keys(rows, task.key) | refused_deletes(rows, task.mode)
+    for row, reason in refused.items():
         entries[row] = reason
     return entries
-
-
-def deleted_rows(rows: pa.Table) -> list[int]:
-    """Positions of the deletes."""
-    return positions(pc.equal(rows.column(OPERATION).combine_chunks(), "delete"))
 
 
 def tombstone(event: Message) -> Message:
@@ -71,21 +64,17 @@ def _shared(name: str, column: pa.ChunkedArray) -> Iterable[Header]:
     return map(headers.__getitem__, texts)
 
 
-def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> tuple[Sequence[bytes | None], dict[int, str]]:
+def _keys(rows: pa.Table, key: Sequence[str], options: KafkaOptions) -> Encoded:
     if options.key == "json":
-        encoded = encode_rows(rows.select(key))
-        return encoded.rows, encoded.rejected
+        return encode_rows(rows.select(key))
     written = pa.array(texts(rows.column(key[0])), pa.large_string())
-    return written.cast(pa.large_binary()).to_pylist(), reasons_of(key[0], [(written.is_null(), NO_TEXT)])
+    return Encoded(written.cast(pa.large_binary()).to_pylist(), reasons_of(key[0], [(written.is_null(), NO_TEXT)]))
 
 
-def _values(
-    rows: pa.Table, deleted: Sequence[int], task: SinkTask, encode: Encode
-) -> tuple[Sequence[bytes | None], dict[int, str]]:
+def _values(rows: pa.Table, deleted: Sequence[int], task: SinkTask, encode: Encode) -> Encoded:
     if task.mode is Mode.CHANGELOG:
-        events = encode(enveloped(rows, task))
-        return events.rows, events.rejected
+        return encode(enveloped(rows, task))
     encoded = encode(rows.select(task.schema.names))
     for row in deleted:
         encoded.rows[row] = None
-    return encoded.rows, encoded.rejected
+    return encoded

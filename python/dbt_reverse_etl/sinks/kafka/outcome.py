@@ -17,13 +17,11 @@ TOO_LARGE, PURGED, _FATAL = "MSG_SIZE_TOO_LARGE", "_PURGE_QUEUE", "_FATAL"
 # The broker refuses some messages at once, and does not say which of them is at fault.
 REFUSED = frozenset({TOO_LARGE, "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "POLICY_VIOLATION"})
 # A repeat would not help.
-HOPELESS = frozenset(
-    {
+HOPELESS = frozenset((
         "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION",
         "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION",
         "INVALID_REQUIRED_ACKS", "INVALID_TIMESTAMP", "UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "UNSUPPORTED_COMPRESSION_TYPE",
-    }
-)  # fmt: skip
+))  # fmt: skip
 _NO_PRODUCER = "CLUSTER_AUTHORIZATION_FAILED"  # asked for its number, without which nothing is sent
 NOT_WRITTEN = "_INVALID_DIFFERENT_RECORD"  # refused because of another one
 WORDS = {
@@ -87,14 +85,8 @@ def not_taken(name: str) -> Fate:
 def delivery_of(
     rows: int, unsent: Mapping[int, Fate], failed: Mapping[int, str], hopeless: str | None = None
 ) -> Delivery:
-    """The answer for a batch.
-
-    Args:
-        rows: of the batch.
-        unsent: of the rows that were not sent.
-        failed: error of each row that was sent in vain; every other one is in the topic.
-        hopeless: an error of a message after which no other one need be tried.
-    """
+    """The answer for a batch of so many rows; those that are neither `unsent` nor `failed`, which names errors, are in the topic.
+    `hopeless` is an error of a message after which no other one need be tried."""
     fates = dict(unsent) | {row: reported(name) for row, name in failed.items()}
     refused = {row for row, name in failed.items() if _cause(name) in REFUSED}
     # Sent again together, they would be refused again, for good: the batch is halved until the guilty row is alone.
@@ -139,12 +131,7 @@ class Reports:
         return next((name for name in (self._ended_by, *(name for _, name in self._failed)) if name in HOPELESS), None)
 
     def failed(self, keys: Callable[[], Iterable[bytes | None]], followed: Collection[int]) -> dict[int, str]:
-        """Row -> error.
-
-        Args:
-            keys: of all rows; asked for only where something failed.
-            followed: rows of two messages: an event and a tombstone.
-        """
+        """Row -> error; keys are asked for only where something failed. `followed` are rows of two messages: an event and a tombstone."""
         if not self._failed:
             return {}
         row_of = {key: row for row, key in enumerate(keys())}

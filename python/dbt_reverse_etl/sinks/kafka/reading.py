@@ -24,8 +24,6 @@ ROWS = 10_000  # of one table
 _AT_ONCE, _POLL = 2_000, 0.5
 _NO_GROUP = "GROUP_AUTHORIZATION_FAILED"  # the client looks for a group's coordinator, and needs none
 
-Last = dict[bytes, bytes]  # key -> value
-
 
 class Format(NamedTuple):
     """How values are read: `decode` gives the fields of one, None where it is none of this format; `parse` reads each of them."""
@@ -85,11 +83,11 @@ def _object(text: bytes) -> dict[str, Any] | None:
 JSON = Format(_object, from_json)
 
 
-def _last_values(consumer: Consumer, topic: str, number: int) -> Last:
-    """Of one partition. A message without a key is no row of a table, and is left out."""
+def _last_values(consumer: Consumer, topic: str, number: int) -> dict[bytes, bytes]:
+    """Of one partition, by key. A message without a key is no row of a table, and is left out."""
     place = TopicPartition(topic, number, OFFSET_BEGINNING)
     _, end = consumer.get_watermark_offsets(place, PATIENCE)
-    last: Last = {}
+    last: dict[bytes, bytes] = {}
     consumer.assign([place])
     for message in _messages(consumer, end):
         key, value = message.key(), message.value()

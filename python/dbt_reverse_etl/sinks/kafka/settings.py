@@ -14,7 +14,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, leaves_unencrypted, parts_of
-from dbt_reverse_etl.sinks.lines import OneLine, SecretLine
+from dbt_reverse_etl.sinks.lines import BasicUser, OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile
 
 CLIENT = "dbt-reverse-etl"
@@ -66,7 +66,7 @@ class KafkaSettings(Settings):
     create_object: bool = False
     replication_factor: int | None = Field(default=None, ge=1)
     schema_registry_url: str | None = None
-    schema_registry_user: OneLine | None = Field(default=None, min_length=1)
+    schema_registry_user: BasicUser | None = Field(default=None, min_length=1)
     schema_registry_password: SecretLine | None = None
     schema_registry_ca_location: ProjectFile | None = Field(default=None, min_length=1)
 
@@ -76,9 +76,7 @@ class KafkaSettings(Settings):
         for server in text.split(","):
             found = _SERVER.fullmatch(server.strip())
             if not found or int(found["port"] or DEFAULT_PORT) not in range(1, 65536):
-                raise ValueError(
-                    "found something that is no server; expected host:port, several with commas; next: correct it"
-                )
+                raise ValueError("found no server; expected host:port, several with commas; next: correct it")
         return text
 
     @field_validator("schema_registry_url")
@@ -93,17 +91,6 @@ class KafkaSettings(Settings):
         return url
 
     @model_validator(mode="after")
-    def _fits_registry(self) -> KafkaSettings:
-        has_login = self._both("schema_registry_user", "schema_registry_password")
-        if ":" in (self.schema_registry_user or ""):
-            raise ValueError(
-                "found a colon in schema_registry_user, where HTTP ends the user; expected a user without one; next: correct it"
-            )
-        if self.schema_registry_url is None and (has_login or self.schema_registry_ca_location is not None):
-            raise ValueError("found settings of a schema registry; expected schema_registry_url; next: add it")
-        return self
-
-    @model_validator(mode="after")
     def _fits(self) -> KafkaSettings:
         login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
         if any(part is None for part in login) and any(part is not None for part in login):
@@ -113,6 +100,11 @@ class KafkaSettings(Settings):
         self._both("ssl_certificate_location", "ssl_key_location")
         if self.ssl_key_password is not None and self.ssl_key_location is None:
             raise ValueError("found ssl_key_password without ssl_key_location; expected the key; next: name its file")
+        has_registry = (
+            self._both("schema_registry_user", "schema_registry_password") or self.schema_registry_ca_location
+        )
+        if has_registry and self.schema_registry_url is None:
+            raise ValueError("found settings of a schema registry; expected schema_registry_url; next: add it")
         self._check_protocol()
         return self
 
@@ -131,11 +123,11 @@ class KafkaSettings(Settings):
             )
         if not protocol.endswith("ssl") and not self.is_local:
             raise ValueError(
-                f"found security_protocol {protocol}; expected TLS away from this machine; next: remove security_protocol"
+                f"found security_protocol {protocol}; expected TLS away from this machine; next: remove it"
             )
         if not protocol.endswith("ssl") and (self.ssl_ca_location or self.ssl_certificate_location):
             raise ValueError(
-                f"found files for TLS with security_protocol {protocol}; expected ssl or sasl_ssl; next: write it"
+                f"found files for TLS with {protocol}; expected security_protocol ssl or sasl_ssl; next: set it"
             )
 
     @property

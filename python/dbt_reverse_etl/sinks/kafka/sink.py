@@ -18,7 +18,7 @@ from dbt_reverse_etl.base.errors import DestinationError, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import SNAPSHOT, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.kafka.envelope import COLUMNS
-from dbt_reverse_etl.sinks.kafka.messages import Entry, Header, Message, deleted_rows, entries_of, json_of, tombstone
+from dbt_reverse_etl.sinks.kafka.messages import Entry, Header, Message, entries_of, json_of, tombstone
 from dbt_reverse_etl.sinks.kafka.outcome import Fate, Reports, delivery_of, not_taken, said
 from dbt_reverse_etl.sinks.kafka.reading import JSON, read_rows
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
@@ -32,6 +32,7 @@ from dbt_reverse_etl.sinks.kafka.topic import (
     task_problems,
     topic_problems,
 )
+from dbt_reverse_etl.sinks.refusals import deleted_rows
 
 if TYPE_CHECKING:
     from dbt_reverse_etl.sinks.kafka.avro import Avro
@@ -189,13 +190,12 @@ class KafkaSink(Sink):
         return cluster
 
     def _made(self, cluster: Cluster) -> Topic:
-        task, settings = self._task, self._settings
+        task = self._task
         if not task.first:
             raise self.problem(f"the topic {task.object} has vanished", "the topic of the last push", RESYNC)
-        if not settings.create_object:
+        if not self._settings.create_object:
             raise self._no_topic(task)
-        partitions = options_of(task, KafkaOptions).partitions
-        return cluster.make(task.object, partitions, settings.replication_factor, configs_of(task))
+        return cluster.make(task)
 
     def _no_topic(self, task: SinkTask) -> DestinationError:
         partitions = options_of(task, KafkaOptions).partitions

@@ -52,6 +52,7 @@ class Cluster:
         self._errors, self._named = errors, named = list[str](), list[str]()
         is_plain = settings.security_protocol is None and not settings.protocol.endswith("ssl")
         self._plain_by_default = settings.protocol if is_plain else ""
+        self._replication_factor = settings.replication_factor or -1
         self._asks = {"request_timeout": PATIENCE, "operation_timeout": PATIENCE}
 
         # Without self: a client that holds itself outlives the cluster, and statistics that nobody takes fill the memory.
@@ -118,11 +119,10 @@ class Cluster:
         asked: Any = {"request_timeout": PATIENCE, "include_authorized_operations": True}
         return self._answer(self._client.describe_topics(TopicCollection([name]), **asked)[name])
 
-    def make(
-        self, name: str, partitions: int | None, replication_factor: int | None, configs: Mapping[str, str]
-    ) -> Topic:
-        """Make a topic; one that somebody else just made is as good."""
-        topic = NewTopic(name, partitions or -1, replication_factor or -1, config=dict(configs))
+    def make(self, task: SinkTask) -> Topic:
+        """Make the topic; one that somebody else just made is as good."""
+        name, partitions = task.object, options_of(task, KafkaOptions).partitions or -1
+        topic = NewTopic(name, partitions, self._replication_factor, config=dict(configs_of(task)))
         try:
             self._answer(self._client.create_topics([topic], **self._asks)[name])
         except NoAnswer as refusal:

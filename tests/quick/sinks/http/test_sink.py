@@ -192,9 +192,7 @@ class TestSettings:
     @pytest.mark.guarantee("HTTP")
     @pytest.mark.parametrize("value", ["", " "])
     def test_an_empty_ca_file_is_no_way_to_switch_verification_off(self, value: str) -> None:
-        with pytest.raises(
-            ValidationError, match=r"found an empty verify; expected true, or the path of a CA file; next:"
-        ):
+        with pytest.raises(ValidationError, match=r"found an empty verify; expected true, or a CA file; next:"):
             settings_of("https://example.com", verify=value)
 
     def test_verification_may_be_off_where_every_host_is_this_machine(self) -> None:
