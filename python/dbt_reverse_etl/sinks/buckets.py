@@ -37,9 +37,9 @@ class Coverage:
     """What a batch applies if it is applied."""
 
     sender: str = ""
-    whole: Ranges = ()  # buckets of which every planned row is in this batch
+    whole: Ranges = ()  # buckets whose planned rows are all in this batch
     pieces: tuple[Piece, ...] = ()  # of buckets that are larger than a batch
-    touched: Ranges = ()  # buckets of which rows are in this batch, and others are left out
+    touched: Ranges = ()  # buckets with rows in this batch, and others that are left out
 
 
 class Buckets:
@@ -56,9 +56,8 @@ class Buckets:
 
     def edge(self, start: int, stop: int) -> int:
         """The last row number in (start, stop] at which a bucket ends, or `stop` if there is none."""
-        if not self._is_inside(stop):
-            return stop
-        return max(start, self._first_of(stop)) if self._first_of(stop) > start else stop
+        first = self._first_of(stop) if self._is_inside(stop) else stop
+        return first if first > start else stop
 
     def coverage(self, rows: Sequence[int], refused: Collection[int]) -> Coverage:
         """Of a batch with these rows, ascending, but for the `refused` places in it, which are not applied."""

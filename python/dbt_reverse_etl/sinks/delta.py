@@ -183,7 +183,7 @@ class DeltaSink(SparkSink):
 
     def push(self, rows: DataFrame, claim: str, *, closed: bool = True) -> Delivery:
         """Merge rows: `_operation`, `_event_id` and the fields of the task, or overwrite with them in a full load. All of them, or none; an
-        outcome for row 0 stands for all. `closed`: nothing of the claim is left out."""
+        outcome for row 0 counts for all. `closed`: nothing of the claim is left out."""
         view = f"reverse_etl_{uuid.uuid4().hex}"
         rows.drop(EVENT_ID).createGlobalTempView(view)
         try:
@@ -298,11 +298,7 @@ class DeltaSink(SparkSink):
 
     def _version(self, task: SinkTask) -> int | None:
         """The newest commit of a sync that the table's log records."""
-        spark = session()
-        location = location_of(spark, self._name(task))
-        if location is None:
-            return None
-        return newest_version(spark, location, f"dbt-reverse-etl {task.sync_id}")
+        return newest_version(session(), self._name(task), f"dbt-reverse-etl {task.sync_id}")
 
     def _place(self, task: SinkTask) -> str:
         return f"{str(self._settings.path).rstrip('/')}/{task.object}"

@@ -59,8 +59,11 @@ def properties_of(spark: SparkSession, name: str) -> dict[str, str]:
     return {**detail.properties, **{f"delta.feature.{feature}": "supported" for feature in detail.tableFeatures}}
 
 
-def newest_version(spark: SparkSession, location: str, app: str) -> int | None:
-    """The newest `txnVersion` of a `txnAppId`; None: it never committed."""
+def newest_version(spark: SparkSession, name: str, app: str) -> int | None:
+    """The newest `txnVersion` of a `txnAppId`; None: it never committed, or there is no table."""
+    location = location_of(spark, name)
+    if location is None:
+        return None
     found = _snapshot(spark, location).transactions().get(app)
     return int(found.get()) if found.isDefined() else None
 

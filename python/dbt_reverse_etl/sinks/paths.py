@@ -16,19 +16,13 @@ def in_project(path: _P, info: ValidationInfo) -> _P:
     context: Any = info.context or {}
     folder = context.get(PROJECT_DIR)
     if str(path).startswith("~"):
-        return type(path)(_in_home(Path(path)))
+        try:
+            return type(path)(Path(path).expanduser())
+        except RuntimeError:
+            raise ValueError("found ~ without such a home; expected a user's; next: write an absolute path") from None
     if folder is None or not str(path):
         return path
     return type(path)(Path(folder).resolve() / path)
-
-
-def _in_home(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise ValueError(
-            "found ~ without such a home on this machine; expected the home of one of its users; next: write an absolute path"
-        ) from None
 
 
 def _ca_in_project(path: str, info: ValidationInfo) -> str:

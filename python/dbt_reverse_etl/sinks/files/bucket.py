@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from pyarrow.fs import FileSelector, FileSystem, FileType, S3FileSystem
+
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST
 from dbt_reverse_etl.sinks.files.settings import StorageSettings
 from dbt_reverse_etl.sinks.files.store import TEMPORARY, ReplacedError, Store, is_of_partition
@@ -30,8 +32,6 @@ class Bucket:
 
     def problem(self, name: str) -> tuple[str, str, str] | None:  # noqa: ARG002  (a prefix needs no making)
         """What was found, expected and to be done next if an object in it cannot be used (empty: any); read-only. Raises OSError."""
-        from pyarrow.fs import FileType
-
         filesystem, prefix = self._filesystem
         if filesystem.get_file_info(prefix.partition("/")[0]).type is FileType.NotFound:
             return "no such bucket or container", "one that exists", "make it, or correct path and storage"
@@ -44,8 +44,6 @@ class Bucket:
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
-        from pyarrow.fs import FileSystem, S3FileSystem
-
         if self._path.startswith("s3://"):
             return S3FileSystem(**self._storage.s3()), self._path.removeprefix("s3://")
         # Without a limit Google's client tries for a quarter of an hour, as long as a lease lasts.
@@ -93,8 +91,6 @@ class BucketStore:
             file.write(content)
 
     def names(self) -> list[str]:
-        from pyarrow.fs import FileSelector, FileType
-
         below = FileSelector(self._prefix, allow_not_found=True, recursive=True)
         found = self._filesystem.get_file_info(below)
         names = [file.path[len(self._prefix) + 1 :] for file in found if file.type is FileType.File]

@@ -36,7 +36,7 @@ class TooManyFolders(Exception):
 class Partition:
     """Rows of a batch that stand in one folder."""
 
-    folder: str  # as it stands in a path, with a slash behind it; empty for an object without partitions
+    folder: str  # as in a path, with a slash behind it; empty for an object without partitions
     values: dict[str, str | None]  # of the fields as text, or NULL
     rows: Any  # their numbers in the batch, int64
 

@@ -51,9 +51,7 @@ class FilesSink(Sink):
     transactional = True
     full_loads = True
     validates_early = True
-    promise = (
-        "exactly-once listing: manifest.json lists each complete part once, and no part of a claim that was cut off"
-    )
+    promise = "exactly-once listing: manifest.json lists each complete part once, and none of a claim that was cut off"
 
     _run: FilesRun
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import orjson
 import pyarrow as pa
@@ -16,8 +16,6 @@ from dbt_reverse_etl.sinks.http.answer import Answer, Sent
 from dbt_reverse_etl.sinks.http.body import BodyError
 from dbt_reverse_etl.sinks.http.call import Call, Ready, ready
 from dbt_reverse_etl.sinks.http.options import HttpOptions
-
-_NO_ROWS = Sent(0)
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Request:
     body: bytes | None = None
     event: str = ""  # id of the change, or of the changes together; stable over retries
     rows: tuple[int, ...] = ()  # indexes in the batch of those that it carries
-    sent: Sent = _NO_ROWS  # what its answer is judged by
+    sent: Sent = field(default_factory=partial(Sent, 0))  # what its answer is judged by
 
 
 _Numbered = tuple[int, Ready]  # a row by its number in the batch
@@ -175,5 +173,4 @@ class Plan:
             headers["Content-Type"] = "application/x-ndjson" if lines else "application/json"
         if self.options.idempotency_header is not None:
             headers[self.options.idempotency_header] = event
-        taken = {name.lower() for name in written}
-        return {name: value for name, value in headers.items() if name.lower() not in taken} | dict(written)
+        return headers | dict(written)  # the transport knows a header in any case, and takes the last

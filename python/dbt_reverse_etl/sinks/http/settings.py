@@ -310,9 +310,7 @@ class HttpSettings(Settings):
     def secret_headers(self) -> dict[str, str]:
         """Headers of every request, credentials included: never to be shown."""
         auth = dict(filter(None, [self.auth.header()])) if isinstance(self.auth, Bearer | Basic | ApiKey) else {}
-        taken = {name.lower() for name in auth}
-        others = {name: value.get_secret_value() for name, value in self.headers.items() if name.lower() not in taken}
-        return others | auth
+        return {name: value.get_secret_value() for name, value in self.headers.items()} | auth
 
 
 def _checked_url(url: str) -> SplitResult:

@@ -258,9 +258,8 @@ def _status(error: BaseException) -> int | None:
 def _unreadable(error: Exception) -> tuple[str, bool]:
     """Why a body could not be read, and whether it did not come to its end."""
     causes = list(_causes(error))
-    for cause in causes:
-        if isinstance(cause, TooLarge):
-            return str(cause), False
+    if too_large := next((cause for cause in causes if isinstance(cause, TooLarge)), None):
+        return str(too_large), False
     late = any(isinstance(cause, ReadTimeoutError) for cause in causes)
     return "the answer did not end in time" if late else "the connection ended before the answer did", True
 

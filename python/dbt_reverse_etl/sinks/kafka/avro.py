@@ -53,6 +53,7 @@ class Avro:
         self._context = SerializationContext(task.object, MessageField.VALUE)
         self._write = AvroSerializer(self._client, self._text, conf=_STRATEGY)
         self._read = AvroDeserializer(self._client, conf=_STRATEGY)
+        self.format = Format(self.decode, from_avro)  # of what was written here
 
     def register(self) -> None:
         """Make the schema known, before the first message. Raises DestinationError."""
@@ -97,11 +98,6 @@ class Avro:
             if refusal.error_code not in _UNKNOWN:
                 raise
             return None  # of another registry, or of a schema that was deleted
-
-    @property
-    def format(self) -> Format:
-        """How `reading` reads what was written here."""
-        return Format(self.decode, from_avro)
 
     def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
         """An answer of the registry, or of a serializer that asks it. Raises DestinationError."""

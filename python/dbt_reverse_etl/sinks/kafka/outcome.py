@@ -91,9 +91,8 @@ def delivery_of(
     refused = {row for row, name in failed.items() if _cause(name) in REFUSED}
     # Sent again together, they would be refused again, for good: the batch is halved until the guilty row is alone.
     beside = {row for row, name in failed.items() if refused and _cause(name) == NOT_WRITTEN}
-    all_refused = len(fates) == rows and all(
-        row in beside or fate is Outcome.REJECTED for row, (fate, _) in fates.items()
-    )
+    refusals = [row for row, (fate, _) in fates.items() if row in beside or fate is Outcome.REJECTED]
+    all_refused = len(refusals) == rows
     if all_refused:
         fates |= {row: (Outcome.REJECTED, fates[row][1]) for row in beside}
     else:

@@ -94,9 +94,7 @@ class KafkaSettings(Settings):
     def _fits(self) -> KafkaSettings:
         login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
         if any(part is None for part in login) and any(part is not None for part in login):
-            raise ValueError(
-                "found a part of a login; expected sasl_mechanism, sasl_username and sasl_password; next: add what lacks"
-            )
+            raise ValueError("found a part of a login; expected all three sasl_ settings; next: add the others")
         self._both("ssl_certificate_location", "ssl_key_location")
         if self.ssl_key_password is not None and self.ssl_key_location is None:
             raise ValueError("found ssl_key_password without ssl_key_location; expected the key; next: name its file")
@@ -173,7 +171,7 @@ class KafkaSettings(Settings):
         return given
 
     def producer(self, limit: int) -> dict[str, Any]:
-        """What the producer is told, for a topic with this max.message.bytes: no batch of messages is larger."""
+        """The properties of the producer, for a topic with this max.message.bytes: no batch of messages is larger."""
         return self.connection() | {
             "enable.idempotence": True,
             "acks": "all",

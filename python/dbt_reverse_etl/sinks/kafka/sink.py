@@ -135,7 +135,9 @@ class KafkaSink(Sink):
 
     def deliver(self, batch: Batch) -> Delivery:
         """Send the messages of one batch and wait until the broker has answered for each."""
-        producer = self._opened()
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError("deliver needs open first")
         entries = self.prepare(batch.rows) if batch.prepared is None else batch.prepared
         followed = frozenset(deleted_rows(batch.rows) if self._task.mode is Mode.CHANGELOG else ())
         reports = Reports()
@@ -170,11 +172,6 @@ class KafkaSink(Sink):
         if producer is not None:
             producer.purge()
             producer.flush(0)
-
-    def _opened(self) -> Producer:
-        if self._producer is None:
-            raise RuntimeError("deliver needs open first")
-        return self._producer
 
     def _registered(self, task: SinkTask) -> Avro | None:
         """The format of the values, where it has a schema in the registry. Its packages take seconds, and others do not need them."""

@@ -53,7 +53,6 @@ class Cluster:
         is_plain = settings.security_protocol is None and not settings.protocol.endswith("ssl")
         self._plain_by_default = settings.protocol if is_plain else ""
         self._replication_factor = settings.replication_factor or -1
-        self._asks = {"request_timeout": PATIENCE, "operation_timeout": PATIENCE}
 
         # Without self: a client that holds itself outlives the cluster, and statistics that nobody takes fill the memory.
         def note_error(error: KafkaError) -> None:
@@ -124,7 +123,9 @@ class Cluster:
         name, partitions = task.object, options_of(task, KafkaOptions).partitions or -1
         topic = NewTopic(name, partitions, self._replication_factor, config=dict(configs_of(task)))
         try:
-            self._answer(self._client.create_topics([topic], **self._asks)[name])
+            self._answer(
+                self._client.create_topics([topic], request_timeout=PATIENCE, operation_timeout=PATIENCE)[name]
+            )
         except NoAnswer as refusal:
             if str(refusal) != "TOPIC_ALREADY_EXISTS":
                 raise
