@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -304,3 +305,8 @@ def parsed(dialect: Dialect, text: str, schema: str | None) -> Name | None:
     name = object_name(text, dialect.quote, schema)
     parts = [] if name is None else [part for part in (name.schema, name.name) if part is not None]
     return name if parts and all(map(dialect.is_name, parts)) else None
+
+
+def first_of(reasons: Mapping[str, str], text: str) -> str | None:
+    """The reason of the first regular expression that is found in a text."""
+    return next((reason for pattern, reason in reasons.items() if re.search(pattern, text)), None)

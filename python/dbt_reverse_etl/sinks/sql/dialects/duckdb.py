@@ -20,7 +20,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
-from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, parsed
+from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of, parsed
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective
 from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
@@ -36,17 +36,14 @@ WORDS = (
     (duckdb.DataError, "value refused"),
     (duckdb.ProgrammingError, "statement refused"),
 )
+LOCKED, NO_SPACE = "the file is open in another program", "no space is left for the file"
 # By the English text, which is not shown: it names the file, or a process. Anchored, for another text may quote a row.
-FAILURES: tuple[tuple[str, Outcome, str], ...] = (
-    (r"^IO Error: Could not set lock on file", Outcome.RETRYABLE, "the file is open in another program"),
-    (r"is not a valid DuckDB database file!$", Outcome.FATAL, "the file is not a DuckDB database"),
-    (
-        r"^(IO|TransactionContext) Error: .*(No space left on device|Disk quota exceeded|File too large)$",
-        Outcome.FATAL,
-        "no space is left for the file",
-    ),
-    (r"^(IO Error: )?(Corrupt database file|Could not read enough bytes)", Outcome.FATAL, "the file is damaged"),
-)
+FAILURES = {
+    r"^IO Error: Could not set lock on file": LOCKED,
+    r"is not a valid DuckDB database file!$": "the file is not a DuckDB database",
+    r"^(IO|TransactionContext) Error: .*(No space left on device|Disk quota exceeded|File too large)$": NO_SPACE,
+    r"^(IO Error: )?(Corrupt database file|Could not read enough bytes)": "the file is damaged",
+}
 _INTEGERS = frozenset(
     f"{sign}{kind}" for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 )
@@ -169,12 +166,11 @@ class DuckdbDialect(FileDialect):
 
     def failure(self, error: Any) -> tuple[Outcome, str]:
         """What the driver calls operational may succeed later: two writers at once, a file that is open elsewhere."""
-        for pattern, outcome, reason in FAILURES:
-            if re.search(pattern, str(error)):
-                return outcome, reason
-        outcome = Outcome.RETRYABLE if isinstance(error, duckdb.OperationalError) else Outcome.FATAL
+        reason = first_of(FAILURES, str(error))
+        may_succeed = reason == LOCKED if reason else isinstance(error, duckdb.OperationalError)
         words = next((text for kind, text in WORDS if isinstance(error, kind)), "the database failed")
-        return outcome, f"{words} ({type(error).__name__})"
+        outcome = Outcome.RETRYABLE if may_succeed else Outcome.FATAL
+        return outcome, reason or f"{words} ({type(error).__name__})"
 
     def fault(self, connection: Any, error: Any) -> Fault | None:
         """The reason, and the first line of the error: what follows quotes the row."""

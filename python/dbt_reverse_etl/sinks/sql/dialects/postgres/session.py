@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import chain
 from typing import Any
 
 import certifi
@@ -12,7 +11,7 @@ import psycopg
 from psycopg import pq
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER, GRANT_DATABASE
+from dbt_reverse_etl.sinks.sql.dialect import CORRECT_DATABASE, CORRECT_LOGIN, CORRECT_SERVER, GRANT_DATABASE, first_of
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings
 
 APPLICATION = "dbt-reverse-etl"
@@ -27,9 +26,8 @@ OTHER_CLASSES = frozenset(
     """00 01 02 03 08 09 0A 0B 0F 0L 0P 0Z 10 20 21 24 25 26 27 28
     2B 2D 2F 34 39 3B 3D 3F 40 42 53 55 57 58 72 F0 HV XX""".split()  # noqa: SIM905  (a list takes 39 lines)
 )
-INTERNAL = (
-    "XX000"  # what a function in another language than PL/pgSQL may fail with, whatever it raises; so may the server
-)
+# What a function in another language than PL/pgSQL may fail with, whatever it raises; so may the server.
+INTERNAL = "XX000"
 # The first line of the context if PL/pgSQL raised an error on purpose, in whichever order a translation has the words.
 # What is quoted is SQL, or a name. A regular expression of Python and of Postgres, without its own quotes or backslashes.
 RAISED = '^(?=([^"]*"[^"]*")*[^"]*PL/pgSQL)([^"]*"[^"]*")*[^"]*RAISE'
@@ -53,40 +51,33 @@ NO_RIGHT = "the user may not connect to the database"
 NO_DATABASE = "no such database"
 NO_KEY = "the key of the client certificate cannot be used"
 UNREACHABLE = "the server cannot be reached"
+UNUSABLE_LOGIN = "the server asks for a login in a way that cannot be used"
+WANTS_OTHER_LOGIN = (
+    "the server wants another login than SCRAM, which only a verified server gets: name its CA as sslrootcert"
+)
+NO_SLOT = "the server has no free connection"
 _NO_KDC = "(Cannot (contact any|resolve servers for)|unable to reach any) KDC"
 # Why a connection was not made, where a repeat would not help. Without SQLSTATE: English texts of the server and of libpq.
-REFUSALS = (
-    ("password authentication failed|SCRAM exchange: invalid-proof", WRONG_LOGIN),
-    ("authentication failed", "the login was refused"),
-    ("no password supplied", NOTHING_GIVEN),
-    (
-        "authentication method requirement|server requested a|did not complete authentication",
-        "the server wants another login than SCRAM, which only a verified server gets: name its CA as sslrootcert",
-    ),
-    ("no pg_hba.conf entry", "the server accepts no such connection from here (pg_hba.conf)"),
-    ('role "" does not exist|no such user', NO_USER),
-    ('database "" does not exist|no such database', NO_DATABASE),
-    ("[Tt]enant or user not found|tenant/user .* not found", "the pooler knows no such project or user"),
-    (
-        "[Ee]ndpoint ID is not specified",
-        "the server finds the database by its host name: name the host that your provider gives, with TLS",
-    ),
-    ("is not permitted to log in", "the user is not permitted to log in"),
-    ("permission denied for database", NO_RIGHT),
-    (
-        "authentication (method .* )?not supported|SASL authentication|SCRAM (message|response|exchange)",
-        "the server asks for a login in a way that cannot be used",
-    ),
-    ("incorrect server signature", "the server did not prove that it knows the password"),
-    (f"GSSAPI (?!.*{_NO_KDC})", "the Kerberos login failed: look at its ticket, the clock and the name of the server"),
-    ("private key file", NO_KEY),
-    (
-        "certificate|unknown ca",
-        "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
-    ),
-    ("does not support SSL", "the server offers no TLS"),
-    ("SSL (?!SYSCALL|connection has been closed|error: unexpected eof|exchange)", "TLS failed"),
-)
+REFUSALS = {
+    "password authentication failed|SCRAM exchange: invalid-proof": WRONG_LOGIN,
+    "authentication failed": "the login was refused",
+    "no password supplied": NOTHING_GIVEN,
+    "authentication method requirement|server requested a|did not complete authentication": WANTS_OTHER_LOGIN,
+    "no pg_hba.conf entry": "the server accepts no such connection from here (pg_hba.conf)",
+    'role "" does not exist|no such user': NO_USER,
+    'database "" does not exist|no such database': NO_DATABASE,
+    "[Tt]enant or user not found|tenant/user .* not found": "the pooler knows no such project or user",
+    "[Ee]ndpoint ID is not specified": "the server finds the database by its host name: name the host that your provider gives, with TLS",
+    "is not permitted to log in": "the user is not permitted to log in",
+    "permission denied for database": NO_RIGHT,
+    "authentication (method .* )?not supported|SASL authentication|SCRAM (message|response|exchange)": UNUSABLE_LOGIN,
+    "incorrect server signature": "the server did not prove that it knows the password",
+    f"GSSAPI (?!.*{_NO_KDC})": "the Kerberos login failed: look at its ticket, the clock and the name of the server",
+    "private key file": NO_KEY,
+    "certificate|unknown ca": "the server's certificate could not be verified (sslrootcert names its CA), or ours was refused",
+    "does not support SSL": "the server offers no TLS",
+    "SSL (?!SYSCALL|connection has been closed|error: unexpected eof|exchange)": "TLS failed",
+}
 # What a user does about a connection that was not made; for the other reasons there is the page.
 NEXT_STEPS = {
     WRONG_LOGIN: CORRECT_LOGIN,
@@ -99,15 +90,12 @@ NEXT_STEPS = {
 }
 _ANSWERED = ":  "  # behind the severity of an error of the server, in each language; texts of libpq have one blank
 # Why a connection was not made, where a repeat may help.
-OUTAGES = (
-    (
-        "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed"
-        # Of a server without a process to spare; libpq drops its words if it asked that one for TLS.
-        "|not fork|error response during SSL exchange",
-        "the server has no free connection",
-    ),
-    (_NO_KDC, "the Kerberos login failed: no KDC can be reached"),
-)
+OUTAGES = {
+    "too many clients|too many connections|remaining connection slots|[Mm]ax client|no more connections allowed": NO_SLOT,
+    # Of a server without a process to spare; libpq drops its words if it asked that one for TLS.
+    "not fork|error response during SSL exchange": NO_SLOT,
+    _NO_KDC: "the Kerberos login failed: no KDC can be reached",
+}
 # What is quoted is a name that somebody chose: a host, a user, a database; PgBouncer does not quote it.
 _NAMES = re.compile(r""""[^"\n]*"|host:? '[^'\n]*'|(?<=no such user: ).*|(?<=no such database: ).*""")
 WORDS = {
@@ -181,11 +169,6 @@ def is_raised(error: psycopg.Error) -> bool:
     return re.search(RAISED, line) is not None and error.sqlstate not in RAISED_FOR_REPEAT
 
 
-def is_retryable(state: str) -> bool:
-    """Whether a later attempt may succeed, of an SQLSTATE."""
-    return state in RETRYABLE_STATES or state[:2] in RETRYABLE_CLASSES
-
-
 def condition(state: str) -> str:
     """An SQLSTATE in words: `unique violation (23505)`."""
     if state in WORDS:
@@ -213,7 +196,8 @@ def failure(error: psycopg.Error) -> tuple[Outcome, str]:
     if isinstance(error, NotConnected):
         return connect_failure(str(error))
     if state is not None:
-        return Outcome.RETRYABLE if is_retryable(state) else Outcome.FATAL, condition(state)
+        may_succeed = state in RETRYABLE_STATES or state[:2] in RETRYABLE_CLASSES
+        return Outcome.RETRYABLE if may_succeed else Outcome.FATAL, condition(state)
     if not isinstance(error, psycopg.OperationalError):
         return Outcome.FATAL, f"Postgres failed: {type(error).__name__}"
     return Outcome.RETRYABLE, LOST
@@ -222,9 +206,10 @@ def failure(error: psycopg.Error) -> tuple[Outcome, str]:
 def connect_failure(text: str) -> tuple[Outcome, str]:
     """What libpq's text about a connection that was not made means."""
     said = _NAMES.sub('""', text)
-    refused = ((Outcome.FATAL, reason) for pattern, reason in REFUSALS if re.search(pattern, said))
-    passing = ((Outcome.RETRYABLE, reason) for pattern, reason in OUTAGES if re.search(pattern, said))
-    return next(chain(refused, passing), (Outcome.RETRYABLE, UNREACHABLE))
+    refused = first_of(REFUSALS, said)
+    if refused:
+        return Outcome.FATAL, refused
+    return Outcome.RETRYABLE, first_of(OUTAGES, said) or UNREACHABLE
 
 
 def login_step(error: psycopg.Error) -> str | None:

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
-from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack
+from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of
 from dbt_reverse_etl.sinks.sql.dialects.sqlite.rows import SqliteWriter
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
@@ -35,31 +35,19 @@ NAN = "NaN, which SQLite would store as NULL"
 DISK_FULL = "the database or disk is full"
 LOCKED = "the database is locked by another program"
 OF_OTHERS = "a trigger or index of the table needs a function, a collation or a module of another program"
-FAILURES: tuple[tuple[str, Outcome, str], ...] = (
-    ("is locked", Outcome.RETRYABLE, LOCKED),
-    ("locking protocol", Outcome.RETRYABLE, LOCKED),
-    ("is full", Outcome.FATAL, DISK_FULL),
-    ("readonly", Outcome.FATAL, "the database cannot be written"),
-    ("disk I/O error", Outcome.FATAL, "disk I/O error"),
-    ("unable to open", Outcome.FATAL, "the file cannot be opened"),
-    ("disk image is malformed", Outcome.FATAL, "the database file is damaged"),
-    ("not a database", Outcome.FATAL, "the file is not an SQLite database"),
-    (
-        "no such table",
-        Outcome.FATAL,
-        "the table has vanished, or a foreign key or trigger of it names a table that is not there",
-    ),
-    (
-        "foreign key mismatch",
-        Outcome.FATAL,
-        "a foreign key of the table, or of another one that points at it, names columns that no unique index is over",
-    ),
-    ("no column named", Outcome.FATAL, "a column has vanished"),
-    ("no such column", Outcome.FATAL, "a column has vanished"),
-    ("no such function", Outcome.FATAL, OF_OTHERS),
-    ("no such collation", Outcome.FATAL, OF_OTHERS),
-    ("no such module", Outcome.FATAL, OF_OTHERS),
-)
+FAILURES = {
+    "is locked|locking protocol": LOCKED,
+    "is full": DISK_FULL,
+    "readonly": "the database cannot be written",
+    "disk I/O error": "disk I/O error",
+    "unable to open": "the file cannot be opened",
+    "disk image is malformed": "the database file is damaged",
+    "not a database": "the file is not an SQLite database",
+    "no such table": "the table has vanished, or a foreign key or trigger of it names a table that is not there",
+    "foreign key mismatch": "a foreign key of the table, or of another one that points at it, names columns that no unique index is over",
+    "no column named|no such column": "a column has vanished",
+    "no such (function|collation|module)": OF_OTHERS,
+}
 # What an expression of the table (generated column, index, trigger) may say about one row's value.
 VALUE_FAULTS = ("malformed JSON", "JSON path error", "bad JSON path", "integer overflow", "LIKE or GLOB pattern")
 # Messages that name the schema only; the text of a trigger could quote a row.
@@ -138,8 +126,8 @@ class SqliteDialect(FileDialect):
 
     def failure(self, error: sqlite3.Error) -> tuple[Outcome, str]:
         """By the English text, which is not shown."""
-        found = ((outcome, reason) for part, outcome, reason in FAILURES if part in str(error))
-        return next(found, (Outcome.FATAL, f"SQLite failed: {type(error).__name__}"))
+        reason = first_of(FAILURES, str(error)) or f"SQLite failed: {type(error).__name__}"
+        return Outcome.RETRYABLE if reason == LOCKED else Outcome.FATAL, reason
 
     def fault(self, connection: sqlite3.Connection, error: sqlite3.Error) -> Fault | None:
         by_class = isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
