@@ -30,7 +30,6 @@ from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
 from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_days, then, timestamp_micros
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
-TABLE = "BASE TABLE"
 WORDS = (
     (duckdb.IntegrityError, "constraint violated"),
     (duckdb.DataError, "value refused"),
@@ -197,47 +196,30 @@ class DuckdbDialect(FileDialect):
         return bool(name) and "\0" not in name
 
     def exists(self, connection: Any, name: Name) -> bool:
-        return self._kind(connection, name) is not None
-
-    def _kind(self, connection: Any, name: Name) -> str | None:
-        query = (
-            "SELECT table_type FROM information_schema.tables WHERE table_catalog = current_database() "
-            "AND lower(table_schema) = lower(coalesce(?, current_schema())) AND lower(table_name) = lower(?)"
-        )
-        found = self.run(connection, query, (name.schema, name.name)).fetchone()
-        return None if found is None else str(found[0])
+        return bool(self._catalog(connection, name, "column_name", "columns"))
 
     def read_table(self, connection: Any, name: Name) -> Table | None:
-        kind = self._kind(connection, name)
-        if kind is None:
+        what = "column_name, data_type, is_nullable, column_default"
+        found = self._catalog(connection, name, what, "columns")  # also of a view
+        if not found:
             return None
-        generated = self._generated(connection, name) if kind == TABLE else set()
-        columns = {
-            column.lower(): Column(
-                column, of_type, not nullable and default is None, nullable, writable=column not in generated
-            )
-            for column, of_type, nullable, default in self._catalog(
-                connection, name, "column_name, data_type, is_nullable, column_default", "columns"
-            )
-        }
-        constraints = self._catalog(
-            connection, name, "constraint_type, constraint_column_names, constraint_name", "constraints"
-        )
+        is_view = not self._catalog(connection, name, "table_name", "tables")
+        # Of both, only duckdb_columns() gives the expression of a generated column as its default; DuckDB 1 has no other sign.
+        query = f'SELECT column_name FROM (DESCRIBE {name.sql}) WHERE "default" IS NULL'
+        described = [] if is_view else self.run(connection, query).fetchall()
+        columns = {}
+        for column, of_type, nullable, default in found:
+            required, writable = not nullable and default is None, default is None or (column,) not in described
+            columns[column.lower()] = Column(column, of_type, required, nullable, writable)
+        what = "constraint_type, constraint_column_names, constraint_name"
+        constraints = self._catalog(connection, name, what, "constraints")
         keys = [columns for kind, columns, _ in constraints if kind in ("PRIMARY KEY", "UNIQUE")]
         indexes = self._catalog(connection, name, "index_name, is_unique, expressions", "indexes")
         keys += [_columns(text) for _, unique, text in indexes if unique]
         unique = {frozenset(map(str.lower, key)) for key in keys if key}
         names = {name for *_, name in constraints} | {name for name, *_ in indexes}
-        wrong = ("a view", "a table", "name the table that holds the rows") if kind != TABLE else None
+        wrong = ("a view", "a table", "name the table that holds the rows") if is_view else None
         return Table(columns, unique, names | {column.name for column in columns.values()}, wrong)
-
-    def _generated(self, connection: Any, name: Name) -> set[str]:
-        """Of both, only duckdb_columns() gives the expression of a generated column as its default; DuckDB 1 has no other sign."""
-        defaults = self._catalog(connection, name, "column_name, column_default", "columns")
-        described = self.run(
-            connection, f'SELECT column_name FROM (DESCRIBE {name.sql}) WHERE "default" IS NULL'
-        ).fetchall()
-        return {column for column, default in defaults if default is not None and (column,) in described}
 
     def _catalog(self, connection: Any, name: Name, what: str, of: str) -> list[Any]:
         query = (

@@ -71,9 +71,10 @@ WITH RECURSIVE base AS (
 _COLUMNS = (
     BASE
     + b"""
-SELECT a.attname, pg_catalog.format_type(t.oid, greatest(a.atttypmod, base.modifier)), t.typname,
+SELECT a.attname, t.typname,
     (a.attnotnull OR own.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' AND own.typdefault IS NULL,
     NOT a.attnotnull AND NOT own.typnotnull, a.attgenerated = '' AND a.attidentity <> 'a',
+    pg_catalog.format_type(t.oid, greatest(a.atttypmod, base.modifier)),
     tn.nspname, greatest(a.atttypmod, base.modifier), t.typcategory, en.nspname, e.typname, e.typcategory,
     coalesce(c.collisdeterministic, true) AND NOT EXISTS (
         SELECT FROM pg_catalog.pg_index i,
@@ -155,13 +156,10 @@ _LOSES_ROWS: dict[str, Wrong] = {
 }
 
 
-def found(connection: Connection[Any], name: Name) -> tuple[int, str, bool, bool, str, list[bool]] | None:
+def found(connection: Connection[Any], name: Name) -> Any:
     """The number of a table or view, its relkind, whether policies decide what this role sees, whether other tables inherit from it,
-    the relpersistence of its rows, and whether a rule does something else instead of a write."""
-    row: tuple[int, str, bool, bool, str, list[bool]] | None = connection.execute(
-        _TABLE, (name.schema, name.name)
-    ).fetchone()
-    return row
+    the relpersistence of its rows, and of each rule that does something instead of a write, whether it is one of deletes; or None."""
+    return connection.execute(_TABLE, (name.schema, name.name)).fetchone()
 
 
 def read_table(connection: Connection[Any], name: Name) -> Table | None:
@@ -169,25 +167,24 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     there = found(connection, name)
     if there is None:
         return None
-    oid, kind, has_policies, is_parent, persistence, of_deletes = there
+    oid, kind, *_, of_deletes = there
     columns = {}
     for row in connection.execute(_COLUMNS, {"table": oid}):
-        column, declared, of_type, required, nullable, writable, schema, modifier, category, of, element, *rest = row
-        inner = Name(of, element) if of else None
-        of_column = (Name(schema, of_type), modifier, category, inner, *rest)
-        flags = required, nullable, writable
-        columns[column] = PostgresColumn(column, of_type, *flags, *of_column, declared=declared)
-    unique = {frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))}
-    is_rewritten = False in of_deletes
-    wrong = _wrong(kind, persistence, has_policies=has_policies, is_parent=is_parent, is_rewritten=is_rewritten)
-    wrong_deletes = _RULE if of_deletes else None
+        declared, schema, modifier, category, of, element, *rest = row[5:]
+        of_type = (Name(schema, row[1]), modifier, category, Name(of, element) if of else None)
+        columns[row[0]] = PostgresColumn(*(*row[:5], *of_type, *rest), declared=declared)
     before = connection.execute(_TRIGGERS, {"table": oid}).fetchall()
-    fills = {name for name in columns for of_insert, source in before if of_insert and may_fill(name, source)}
-    cascades = {column for (column,) in connection.execute(_CASCADES, {"table": oid})}
-    table = Table(columns, unique, wrong=wrong, wrong_deletes=wrong_deletes, cascades=cascades)
-    has_fillers = any(of_insert for of_insert, _ in before)
-    table = replace(table, fills=fills, looked_for_fills=has_fillers, partitioned=kind == "p")
-    return replace(table, rewrites=bool(before))
+    return Table(
+        columns,
+        unique={frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))},
+        wrong=_wrong(*there[1:]),
+        wrong_deletes=_RULE if of_deletes else None,
+        rewrites=bool(before),
+        fills={name for name in columns for of_insert, source in before if of_insert and may_fill(name, source)},
+        looked_for_fills=any(of_insert for of_insert, _ in before),
+        cascades={column for (column,) in connection.execute(_CASCADES, {"table": oid})},
+        partitioned=kind == "p",
+    )
 
 
 # `NEW := f(NEW)`, `INTO NEW`, `CALL p(NEW)`, `RETURN NEW #= ...`: columns that it fills need not be named there.
@@ -218,26 +215,19 @@ def may_fill(column: str, source: str | None) -> bool:
 _RULE = "a rule with DO INSTEAD", "a table that writes what it is given", "drop the rule, or use a trigger"
 
 
-def _wrong(kind: str, persistence: str, *, has_policies: bool, is_parent: bool, is_rewritten: bool) -> Wrong | None:
+def _wrong(kind: str, has_policies: bool, is_parent: bool, persistence: str, of_deletes: list[bool]) -> Wrong | None:
     if kind not in ("r", "p"):
         return "no table (a view or foreign table?)", "a table", "name the table that holds the rows"
     if persistence in _LOSES_ROWS:  # the record of the sync would outlive the rows
         return _LOSES_ROWS[persistence]
     if is_parent:
-        return (
-            "a table from which others inherit, so that no key is unique",
-            "a table of its own, or partitions",
-            "name one",
-        )
-    if is_rewritten:
+        found = "a table from which others inherit, so that no key is unique"
+        return found, "a table of its own, or partitions", "name one"
+    if False in of_deletes:
         return _RULE
     if has_policies:  # a row that is hidden cannot be deleted, and looks as if it were
-        expected = "a role that sees and may write every row"
-        return (
-            "row level security that applies to this role",
-            expected,
-            "ALTER ROLE ... BYPASSRLS, or name the owner as user",
-        )
+        found, expected = "row level security that applies to this role", "a role that sees and may write every row"
+        return found, expected, "ALTER ROLE ... BYPASSRLS, or name the owner as user"
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,33 @@ FAILURES = {
     "no column named|no such column": "a column has vanished",
     "no such (function|collation|module)": OF_OTHERS,
 }
+NO_TABLE = "a view or virtual table", "a table", "name the table that holds the rows"
 # What an expression of the table (generated column, index, trigger) may say about one row's value.
 VALUE_FAULTS = ("malformed JSON", "JSON path error", "bad JSON path", "integer overflow", "LIKE or GLOB pattern")
 # Messages that name the schema only; the text of a trigger could quote a row.
 SAFE = re.compile(
     r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY|PRIMARY KEY) constraint failed|cannot store \w+ value|datatype mis"
 )
+_IS_TABLE = """
+SELECT type = 'table' AND sql NOT LIKE 'create virtual%' FROM main.sqlite_master
+WHERE type IN ('table', 'view') AND lower(name) = lower(?)"""
+# The last is whether it is an INTEGER PRIMARY KEY, which alone has no index of its own, and takes no value for the next number.
+_COLUMNS = """
+WITH keys AS (SELECT count(*) AS indexed FROM pragma_index_list(?1) WHERE origin = 'pk')
+SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT hidden AND (NOT pk OR indexed), NOT "notnull", NOT hidden,
+    pk AND NOT indexed
+FROM pragma_table_xinfo(?1), keys"""
+# Over all rows, without another collation; an expression has no name.
+_UNIQUE = """
+SELECT i.name, lower(part.name) FROM pragma_index_list(?) i, pragma_index_xinfo(i.name) part
+WHERE i."unique" AND NOT i.partial AND part.key
+    AND NOT EXISTS (SELECT 1 FROM pragma_index_xinfo(i.name) WHERE key AND lower(coll) <> 'binary')"""
+_CASCADES = """
+SELECT lower("from") FROM pragma_foreign_key_list(?1)
+WHERE on_delete IN ('CASCADE', 'SET NULL', 'SET DEFAULT') AND lower("table") = lower(?1)"""
+# Whether one is of deletes, or changes this table, is only in its SQL.
+_HAS_TRIGGERS = """
+SELECT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?))"""
 
 
 def _float(array: Any) -> Converted:
@@ -166,61 +188,27 @@ class SqliteDialect(FileDialect):
         return bool(name) and "\0" not in name
 
     def exists(self, connection: sqlite3.Connection, name: Name) -> bool:
-        return _kind(connection, name.name) is not None
+        return connection.execute(_IS_TABLE, (name.name,)).fetchone() is not None
 
     def read_table(self, connection: sqlite3.Connection, name: Name) -> Table | None:
-        kind = _kind(connection, name.name)
-        if kind is None:
+        found = connection.execute(_IS_TABLE, (name.name,)).fetchone()
+        if found is None:
             return None
-        wrong = ("a view or virtual table", "a table", "name the table that holds the rows")
-        query = 'SELECT name, type, "notnull", dflt_value, hidden FROM pragma_table_xinfo(?)'
-        rows = connection.execute(query, (name.name,)).fetchall()
-        if _keeps_any(connection, name.name):
-            rows = [(column, "" if str(of).upper() == "ANY" else of, *rest) for column, of, *rest in rows]
-        indexes = self._unique_indexes(connection, name.name)
-        alias = self._rowid_alias(connection, name.name, indexes)
-        columns = {
-            self.fold(column): Column(
-                column,
-                declared or "",
-                bool(not_null) and default is None and not hidden and self.fold(column) != alias,
-                nullable=not not_null,
-                writable=not hidden,
-            )
-            for column, declared, not_null, default, hidden in rows
-        }
-        binary = [parts for _, parts in indexes if all(collation == "binary" for _, collation in parts)]
-        unique = {frozenset(str(column) for column, _ in parts) for parts in binary}
-        unique |= {frozenset([alias])} if alias else set()
-        cascades = self._cascades(connection, name.name)
-        # Whether it is one of deletes, or changes this table, is only in its SQL.
-        query = "SELECT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?))"
-        has_triggers = connection.execute(query, (name.name,)).fetchone() == (1,)
-        wrong_kind = None if kind == "table" else wrong
-        return Table(columns, unique, wrong=wrong_kind, rewrites=has_triggers, cascades=cascades)
-
-    def _cascades(self, connection: sqlite3.Connection, table: str) -> frozenset[str]:
-        query = 'SELECT "table", "from" FROM pragma_foreign_key_list(?) WHERE on_delete IN (?, ?, ?)'
-        found = connection.execute(query, (table, "CASCADE", "SET NULL", "SET DEFAULT")).fetchall()
-        return frozenset(self.fold(column) for parent, column in found if self.fold(parent) == self.fold(table))
-
-    def _rowid_alias(self, connection: sqlite3.Connection, table: str, indexes: Sequence[Any]) -> str | None:
-        """The folded name of an INTEGER PRIMARY KEY, the only primary key without an index of its own."""
-        if any(origin == "pk" for origin, _ in indexes):
-            return None
-        rows = connection.execute("SELECT name FROM pragma_table_xinfo(?) WHERE pk > 0", (table,)).fetchall()
-        return self.fold(rows[0][0]) if rows else None
-
-    def _unique_indexes(
-        self, connection: sqlite3.Connection, table: str
-    ) -> list[tuple[str, list[tuple[str | None, str]]]]:
-        """(origin, [(folded column or None for an expression, collation)]) of each unique index over all rows."""
-        names = 'SELECT name, origin FROM pragma_index_list(?) WHERE "unique" AND NOT partial'
-        parts = "SELECT name, coll FROM pragma_index_xinfo(?) WHERE key"
-        found = connection.execute(names, (table,)).fetchall()
-        columns = [connection.execute(parts, (index,)).fetchall() for index, _ in found]
-        folded = [[(name and self.fold(name), self.fold(coll or "")) for name, coll in rows] for rows in columns]
-        return [(origin, rows) for (_, origin), rows in zip(found, folded, strict=True)]
+        is_strict, columns, aliases = _is_strict(connection, name.name), {}, set[frozenset[str]]()
+        for column, declared, *flags, is_alias in connection.execute(_COLUMNS, (name.name,)):
+            of_type = "" if is_strict and declared.upper() == "ANY" else declared
+            columns[self.fold(column)] = Column(column, of_type, *map(bool, flags))
+            aliases |= {frozenset([self.fold(column)])} if is_alias else set()
+        indexes = defaultdict[str, set[str]](set)
+        for index, part in connection.execute(_UNIQUE, (name.name,)):
+            indexes[index].add(part)
+        return Table(
+            columns,
+            unique={*aliases, *map(frozenset, indexes.values())},
+            wrong=None if found == (1,) else NO_TABLE,
+            rewrites=connection.execute(_HAS_TRIGGERS, (name.name,)).fetchone() == (1,),
+            cascades={column for (column,) in connection.execute(_CASCADES, (name.name,))},
+        )
 
     def read_rows(
         self, connection: sqlite3.Connection, name: Name, _table: Table, task: SinkTask
@@ -248,15 +236,7 @@ class SqliteDialect(FileDialect):
         return affinity == "TEXT" or not is_text(plain)
 
 
-def _kind(connection: sqlite3.Connection, name: str) -> str | None:
-    query = "SELECT type, sql FROM main.sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(?)"
-    row = connection.execute(query, (name,)).fetchone()
-    if row is None:
-        return None
-    return "virtual" if str(row[1]).upper().startswith("CREATE VIRTUAL") else str(row[0])
-
-
-def _keeps_any(connection: sqlite3.Connection, table: str) -> bool:
+def _is_strict(connection: sqlite3.Connection, table: str) -> bool:
     """Whether the table is STRICT, where ANY is no affinity."""
     if sqlite3.sqlite_version_info < FIRST_STRICT:
         return False
