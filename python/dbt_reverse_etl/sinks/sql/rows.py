@@ -16,6 +16,7 @@ from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.columns import Changes, Columns, columns_of
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, RolledBack
 from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
+from dbt_reverse_etl.values.arrow import is_text
 
 IGNORED = "the table ignored the row (a trigger?)"
 MOVED = "another session changed rows of the batch, which was rolled back"
@@ -55,6 +56,7 @@ class Writer(ABC):
         self.dialect, self.task, self.name, self.table = dialect, task, name, table
         self.strict = self.counts and task.mode is not Mode.INSERT_ONLY  # a write must change each of its rows
         self.looks = table.rewrites  # a search asks after each write whether its rows are in the table
+        self.changed_rows = 0  # by the writes of a search
         self.links = [field for field in task.schema.names if dialect.fold(field) in table.cascades]
 
     def changes(self, rows: pa.Table, deletes: str | None) -> Changes:
@@ -63,6 +65,16 @@ class Writer(ABC):
         deleted = columns.deleted if columns.is_whole else columns.deleted.take(pa.array(columns.kept, pa.int64()))
         removed = deleted.true_count
         return Changes(rows.num_rows, data, len(columns.kept) - removed, removed, columns.refused)
+
+    @property
+    def others(self) -> Sequence[str]:
+        """What a write changes of a row that is there: the fields beside the key, if there are any."""
+        return [name for name in self.task.schema.names if name not in self.task.key] or self.task.key
+
+    @property
+    def text_keys(self) -> Sequence[str]:
+        """Fields of the key that are texts."""
+        return [key for key in self.task.key if is_text(self.task.schema.field(key).type)]
 
     @property
     def counts(self) -> bool:
@@ -204,6 +216,7 @@ class Writer(ABC):
         return self._without_row(connection, absent)
 
     def _apart(self, connection: Any, changes: Changes) -> dict[int, str]:
+        self.changed_rows = 0
         self.begin_search(connection)
         found = self._searched(connection, changes)
         if self._hides_rows(connection, changes, found):
@@ -298,6 +311,7 @@ class Writer(ABC):
                 return INEFFECTIVE
             if self.looks and self.absent(connection, changes, rows):
                 return MISPLACED if changed else INEFFECTIVE
+            self.changed_rows += changed
         except self.dialect.failure_type as error:
             return self.fault_of(connection, error)
         return None

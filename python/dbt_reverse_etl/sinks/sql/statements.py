@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dbt_reverse_etl.sinks.base import Mode
@@ -29,36 +29,38 @@ class StagedWriter(Writer):
         return "now()"
 
     @property
+    def target(self) -> str:
+        """The object in a statement that changes it."""
+        return f"{self.name.sql} AS t"
+
+    @property
     def stage_table(self) -> str:
         """The staging table as SQL."""
         return self.dialect.quoted(STAGE)
 
     def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
-        """One statement."""
-        return self.changed(self.dialect.run(connection, self.statement(step, self.within(rows))))
+        return int(self.dialect.run(connection, self.statement(step, self.within(rows))).rowcount)
 
     def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> list[int]:
-        """One query."""
         wanted = conjunction(["NOT s.deleted", self.within(rows), f"NOT {self.there(EVERY_ROW)}"])
         return self.places(connection, wanted)
 
     def undeleted(self, connection: Any, changes: Changes) -> list[int]:
-        """One query."""
         return self.places(connection, f"s.deleted AND {self.there(self.not_yet_deleted)}")
 
     def undone(self, connection: Any, changes: Changes) -> list[int]:
-        """One query."""
         as_written = conjunction([self.holds(name) for name in self.links])
         return self.places(connection, f"NOT s.deleted AND NOT {self.there(as_written)}")
+
+    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
+        if rows:
+            places = ", ".join(map(str, rows))
+            self.dialect.run(connection, f"DELETE FROM {self.stage_table} WHERE place IN ({places})")
 
     def places(self, connection: Any, condition: str) -> list[int]:
         """Those of the staged rows for which it holds."""
         query = f"SELECT s.place FROM {self.stage_table} s WHERE {condition}"
         return [place for (place,) in self.dialect.run(connection, query).fetchall()]
-
-    def changed(self, cursor: Any) -> int:
-        """How many rows a statement changed."""
-        return int(cursor.rowcount)
 
     def within(self, rows: range | None) -> str:
         """A condition for staged rows in these places."""
@@ -74,14 +76,12 @@ class StagedWriter(Writer):
 
     def insert(self, rows: str) -> str:
         """New rows."""
-        names, soft = [*self.task.schema.names], soft_delete(self.task)
-        values = [self.value(name) for name in names]
-        if soft:
-            names, values = [*names, soft], [*values, "NULL"]
+        names, soft = self.task.schema.names, soft_delete(self.task)
+        values = {name: self.value(name) for name in names} | ({soft: "NULL"} if soft else {})
         order = ", ".join(str(names.index(key) + 1) for key in self.task.key)
         wanted = conjunction(["NOT s.deleted", rows, *self.exact])
         return (
-            f"INSERT INTO {self.name.sql} AS t ({self.listed(names)}) SELECT {', '.join(values)} "
+            f"INSERT INTO {self.target} ({self.listed(values)}) SELECT {', '.join(values.values())} "
             f"FROM {self.stage_table} s WHERE {wanted}{f' ORDER BY {order}' if self.sorts else ''}"
         )
 
@@ -97,20 +97,25 @@ class StagedWriter(Writer):
 
     def update(self, rows: str) -> str:
         """Rows that are there."""
-        assigned = ", ".join(f"{self.dialect.quoted(name)} = {self.value(name)}" for name in self.others)
-        wanted = conjunction(["NOT s.deleted", rows, *self.match])
-        return f"UPDATE {self.name.sql} AS t SET {assigned} FROM {self.stage_table} s WHERE {wanted}"
+        return self.change({name: self.value(name) for name in self.others}, ["NOT s.deleted", rows])
 
     def delete(self, rows: str) -> str:
         """Remove rows, or mark them."""
-        wanted, soft = conjunction(["s.deleted", rows, *self.match]), soft_delete(self.task)
+        soft = soft_delete(self.task)
         if soft is None:
-            return f"DELETE FROM {self.name.sql} AS t USING {self.stage_table} s WHERE {wanted}"
-        assigned = f"{self.dialect.quoted(soft)} = {self.now}"
-        return (
-            f"UPDATE {self.name.sql} AS t SET {assigned} FROM {self.stage_table} s "
-            f"WHERE {wanted} AND {self.not_yet_deleted}"
-        )
+            return self.removal(["s.deleted", rows])
+        return self.change({soft: self.now}, ["s.deleted", rows, self.not_yet_deleted])
+
+    def change(self, values: Mapping[str, str], wanted: Sequence[str]) -> str:
+        """Gives columns these values in the rows of those staged ones for which the conditions hold."""
+        assigned = ", ".join(f"{self.dialect.quoted(name)} = {value}" for name, value in values.items())
+        where = conjunction([*wanted, *self.match])
+        return f"UPDATE {self.target} SET {assigned} FROM {self.stage_table} s WHERE {where}"
+
+    def removal(self, wanted: Sequence[str]) -> str:
+        """Removes these rows."""
+        where = conjunction([*wanted, *self.match])
+        return f"DELETE FROM {self.target} USING {self.stage_table} s WHERE {where}"
 
     @property
     def match(self) -> Sequence[str]:
@@ -140,11 +145,6 @@ class StagedWriter(Writer):
     def holds(self, name: str) -> str:
         """Whether the row of the object has the staged value, which may be NULL."""
         raise NotImplementedError
-
-    @property
-    def others(self) -> Sequence[str]:
-        """What a write changes of a row that is there: the fields beside the key, if there are any."""
-        return [name for name in self.task.schema.names if name not in self.task.key] or self.task.key
 
     def cell(self, name: str) -> str:
         """A staged value."""

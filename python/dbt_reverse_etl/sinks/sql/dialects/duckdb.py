@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -119,6 +119,11 @@ class _Rows:
     def fetchall(self) -> list[Any]:
         """Each row."""
         return self._rows
+
+    @property
+    def rowcount(self) -> int:
+        """What a statement changed."""
+        return int(self._rows[0][0])
 
 
 PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds
@@ -264,36 +269,20 @@ class DuckdbWriter(StagedWriter):
             with suppress(duckdb.TransactionException):  # one that is aborted; its end takes the stage along
                 connection.unregister(STAGE)
 
-    def changed(self, cursor: Any) -> int:
-        return int(cursor.fetchone()[0])
-
-    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
-        """Never asked for: there is no search."""
-        raise NotImplementedError
-
     @property
     def unchanged(self) -> str:
-        return OTHER_SPELLING if self._texts else IGNORED
+        return OTHER_SPELLING if self.text_keys else IGNORED
 
     @property
     def match(self) -> list[str]:
         """Texts by their bytes, for a column of another collation would take one spelling for another."""
-        return [
-            self._same(f"t.{self.dialect.quoted(key)}", self.cell(key), by_bytes=key in self._texts)
-            for key in self.task.key
-        ]
+        keys = [(key in self.text_keys, f"t.{self.dialect.quoted(key)}", self.cell(key)) for key in self.task.key]
+        return [f"encode({one}) = encode({other})" if by_bytes else f"{one} = {other}" for by_bytes, one, other in keys]
 
     @property
     def same_row(self) -> list[str]:
-        keys = map(self.dialect.quoted, self._texts)
-        return [self._same(f"t.{key}", f"excluded.{key}", by_bytes=True) for key in keys]
-
-    def _same(self, one: str, other: str, *, by_bytes: bool) -> str:
-        return f"encode({one}) = encode({other})" if by_bytes else f"{one} = {other}"
-
-    @property
-    def _texts(self) -> list[str]:
-        return [key for key in self.task.key if is_text(self.task.schema.field(key).type)]
+        keys = map(self.dialect.quoted, self.text_keys)
+        return [f"encode(t.{key}) = encode(excluded.{key})" for key in keys]
 
     def value(self, name: str) -> str:
         return f"CAST({self.cell(name)} AS JSON)" if self.columns[name].kind == "JSON" else self.cell(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, pieces_of, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, UTC, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
-from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found, Step
+from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
 
@@ -40,7 +40,6 @@ class MysqlWriter(StagedWriter):
         """`packet`: bytes that the server takes at once."""
         super().__init__(dialect, task, name, table)
         self._packet = packet - _ROOM
-        self._changed = 0  # rows that the writes of a search have found
         self.looks = False  # until a row is missing: each look costs three statements more
         written = {*map(dialect.fold, task.schema.names), dialect.fold(soft_delete(task) or "")}
         is_zoned = any(column.kind == "timestamp" for name, column in table.columns.items() if name in written)
@@ -56,25 +55,9 @@ class MysqlWriter(StagedWriter):
         """Of an upsert the server counts the changes, not the rows; and none of its triggers ignores one."""
         return self.task.mode is Mode.UPDATE_ONLY
 
-    def begin_search(self, connection: Any) -> None:
-        self._changed = 0
-        super().begin_search(connection)
-
-    def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
-        changed = super().apply(connection, step, changes, rows)
-        self._changed += changed if step is Step.WRITE else 0
-        return changed
-
-    def attempt(self, connection: Any, step: Step, changes: Changes, rows: range) -> Fault | None:
-        before = self._changed
-        fault = super().attempt(connection, step, changes, rows)
-        if fault:
-            self._changed = before
-        return fault
-
     def is_moved(self, changes: Changes, others: int) -> bool:
         """An UPDATE that found no row holds no lock, so that the row may have come before we asked for it."""
-        return self._changed + others < changes.writes
+        return self.changed_rows + others < changes.writes
 
     @property
     def stage_table(self) -> str:
@@ -110,14 +93,9 @@ class MysqlWriter(StagedWriter):
         for piece in changes.data:
             run(connection, f"INSERT INTO {self.stage_table} VALUES ".encode() + piece)
 
-    def insert(self, rows: str) -> str:
-        names, soft = [*self.task.schema.names], soft_delete(self.task)
-        cells = [self.cell(name) for name in names]
-        if soft:
-            names, cells = [*names, soft], [*cells, "NULL"]
-        wanted = conjunction(["NOT s.deleted", rows])
-        into = f"INSERT INTO {self.name.sql} ({self.listed(names)})"
-        return f"{into} SELECT {', '.join(cells)} FROM {self.stage_table} AS s WHERE {wanted}"
+    @property
+    def target(self) -> str:
+        return self.name.sql
 
     def upsert(self, rows: str) -> str:
         """The row that is found must be the right one: MySQL finds it by any unique index, as its columns compare."""
@@ -141,16 +119,12 @@ class MysqlWriter(StagedWriter):
         same = conjunction([self._is_same(key, self._own(key)) for key in self.task.key])
         return f"EXP(IF({same}, 0, 9999)) = 1"
 
-    def update(self, rows: str) -> str:
-        assigned = ", ".join(f"t.{self.dialect.quoted(name)} = {self.cell(name)}" for name in self.others)
-        return f"UPDATE {self._joined} SET {assigned} WHERE {conjunction(['NOT s.deleted', rows])}"
+    def change(self, values: Mapping[str, str], wanted: Sequence[str]) -> str:
+        assigned = ", ".join(f"t.{self.dialect.quoted(name)} = {value}" for name, value in values.items())
+        return f"UPDATE {self._joined} SET {assigned} WHERE {conjunction(wanted)}"
 
-    def delete(self, rows: str) -> str:
-        wanted, soft = conjunction(["s.deleted", rows]), soft_delete(self.task)
-        if soft is None:
-            return f"DELETE t FROM {self._joined} WHERE {wanted}"
-        assigned = f"t.{self.dialect.quoted(soft)} = {self.now}"
-        return f"UPDATE {self._joined} SET {assigned} WHERE {wanted} AND {self.not_yet_deleted}"
+    def removal(self, wanted: Sequence[str]) -> str:
+        return f"DELETE t FROM {self._joined} WHERE {conjunction(wanted)}"
 
     @property
     def _joined(self) -> str:
@@ -181,10 +155,6 @@ class MysqlWriter(StagedWriter):
     def _own(self, name: str) -> str:
         return f"{self.name.sql}.{self.dialect.quoted(name)}"
 
-    def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
-        if rows:
-            run(connection, f"DELETE FROM {self.stage_table} WHERE place IN ({', '.join(map(str, rows))})")
-
     def fault_of(self, connection: Any, error: Any) -> Fault:
         """The number, and the constraint or column; never a value, for these stand in the text too."""
         super().fault_of(connection, error)
@@ -196,16 +166,13 @@ class MysqlWriter(StagedWriter):
         return fault[0] in WAITS
 
     def reasons(self, connection: Any, found: Found) -> dict[int, str]:
-        reasons = {}
-        for row, fault in found.items():
-            if fault[0] == OUT_OF_RANGE and self.task.mode is not Mode.UPDATE_ONLY:
-                # Of the guard: a plain INSERT names the unique index that holds a value of the row.
-                again = self._inserted(connection, row)
-                if again is not None:
-                    reasons[row] = self._reason(again)
-            else:
-                reasons[row] = self._reason(fault)
-        return reasons
+        is_guarded = self.task.mode is not Mode.UPDATE_ONLY
+        # Of the guard: a plain INSERT names the unique index that holds a value of the row.
+        plain = {
+            row: self._inserted(connection, row) if is_guarded and fault[0] == OUT_OF_RANGE else fault
+            for row, fault in found.items()
+        }
+        return {row: self._reason(fault) for row, fault in plain.items() if fault}
 
     def _inserted(self, connection: Any, row: int) -> Fault | None:
         """Why a row cannot be inserted; None: what stood in its way has gone, and now it is written."""

@@ -29,7 +29,6 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
-from dbt_reverse_etl.values.arrow import is_text
 
 _STAGE = f'pg_temp."{STAGE}"'
 REFUSED = f'pg_temp."{OURS}refused"'
@@ -277,8 +276,7 @@ class PostgresWriter(StagedWriter):
     @property
     def _merging(self) -> list[str]:
         """Text keys of which two different ones may be one to the table."""
-        texts = [key for key in self.task.key if is_text(self.task.schema.field(key).type)]
-        return [key for key in texts if not self.columns[key].is_exact]
+        return [key for key in self.text_keys if not self.columns[key].is_exact]
 
     def value(self, name: str) -> str:
         """Without the length of the column: the assignment checks that, where a cast would cut."""

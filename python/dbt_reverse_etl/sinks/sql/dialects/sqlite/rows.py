@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.rows import Step, Writer
 from dbt_reverse_etl.sinks.sql.table import Name, Table
-from dbt_reverse_etl.values.arrow import is_text
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,17 @@ class SqliteWriter(Writer):
     def _insert(self, names: Sequence[str]) -> str:
         quote, key = self.dialect.quoted, self.task.key
         fields, marks = ", ".join(map(quote, names)), ", ".join("?" * len(names))
-        others = [name for name in names if name not in key] or key
-        assigned = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
+        assigned = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in self.others)
         action = "NOTHING" if self.task.mode is Mode.INSERT_ONLY else f"UPDATE SET {assigned}"
         # OR ABORT: a table's own `ON CONFLICT REPLACE` would silently remove other rows.
         # Without it, a second index of another collation would take 'ADA' for 'Ada'.
         # AS t: in a table called `excluded`, that name would be the row that is there, not the new one.
-        texts = {name for name in key if is_text(self.task.schema.field(name).type)}
-        target = ", ".join(self.dialect.indexed(name) if name in texts else quote(name) for name in key)
-        return (
-            f"INSERT OR ABORT INTO {self.name.sql} AS t ({fields}) VALUES ({marks}) ON CONFLICT ({target}) DO {action}"
-        )
+        target = ", ".join(self.dialect.indexed(name) if name in self.text_keys else quote(name) for name in key)
+        into = f"INSERT OR ABORT INTO {self.name.sql} AS t ({fields}) VALUES ({marks})"
+        return f"{into} ON CONFLICT ({target}) DO {action}"
 
     def _update(self, names: Sequence[str]) -> str:
-        others = [name for name in names if name not in self.task.key] or self.task.key
-        assigned = ", ".join(f"{self.dialect.quoted(name)} = ?{names.index(name) + 1}" for name in others)
+        assigned = ", ".join(f"{self.dialect.quoted(name)} = ?{names.index(name) + 1}" for name in self.others)
         return f"UPDATE OR ABORT {self.name.sql} SET {assigned} WHERE {self._matches(self._key_at)}"
 
     def _matches(self, places: Sequence[int]) -> str:
@@ -94,25 +89,23 @@ class SqliteWriter(Writer):
         """For a value that another row has, or a row that it points at."""
         return str(fault[-1]).startswith(("UNIQUE", "FOREIGN KEY"))
 
-    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> list[int]:
+    def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> Set[int]:
         part = changes.data[Step.WRITE] if rows is None else changes.data[Step.WRITE].within(rows)
-        keys = zip(*(part.columns[at] for at in self._key_at), strict=True)
-        return [row for row, key in zip(part.places, keys, strict=True) if not self._there(connection, key)]
+        return {*part.places} - self._there(connection, self._exists, part, self._key_at)
 
-    def undeleted(self, connection: Any, changes: Changes) -> list[int]:
-        part = changes.data[Step.DELETE]
-        keys = zip(*part.columns, strict=True)
-        return [row for row, key in zip(part.places, keys, strict=True) if self._there(connection, key)]
+    def undeleted(self, connection: Any, changes: Changes) -> Set[int]:
+        return self._there(connection, self._exists, changes.data[Step.DELETE], range(len(self.task.key)))
 
-    def undone(self, connection: Any, changes: Changes) -> list[int]:
+    def undone(self, connection: Any, changes: Changes) -> Set[int]:
         names, part = self.task.schema.names, changes.data[Step.WRITE]
+        as_written = " AND ".join([self._exists, *(f"{self.dialect.quoted(name)} IS ?" for name in self.links)])
         at = [*self._key_at, *map(names.index, self.links)]
-        query = " AND ".join([self._exists, *(f"{self.dialect.quoted(name)} IS ?" for name in self.links)])
-        rows = zip(part.places, zip(*(part.columns[one] for one in at), strict=True), strict=True)
-        return [place for place, row in rows if connection.execute(query, row).fetchone() is None]
+        return {*part.places} - self._there(connection, as_written, part, at)
 
-    def _there(self, connection: Any, key: Sequence[Any]) -> bool:
-        return connection.execute(self._exists, key).fetchone() is not None
+    def _there(self, connection: Any, query: str, part: _Rows, at: Sequence[int]) -> Set[int]:
+        """Places of the rows for which a query about these columns finds one."""
+        rows = zip(part.places, zip(*(part.columns[one] for one in at), strict=True), strict=True)
+        return {place for place, values in rows if connection.execute(query, values).fetchone()}
 
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
         out = frozenset(rows)
