@@ -40,6 +40,7 @@ class ServerSettings(Settings):
         user: logs in.
         password: of the user; a Unix socket or a certificate may need none.
         connect_timeout: seconds.
+        statement_timeout: seconds to wait for an answer; 0: no limit.
         create_object: make a missing table, with the key as its PRIMARY KEY.
         on_new_column: `add` adds missing columns, only with create_object.
     """
@@ -102,9 +103,7 @@ class PostgresSettings(ServerSettings):
             the package certifi, or with a psycopg other than psycopg[binary] those of the system.
         sslcert: file of a client certificate.
         sslkey: file of its key.
-        connect_timeout: seconds.
         lock_timeout: seconds to wait for each lock of another session; 0: no limit.
-        statement_timeout: seconds to wait for an answer; 0: no limit.
         state_schema: of our two tables; default: that of the object.
         create_object: make a missing table, with the key as its PRIMARY KEY; the tables of a database have an owner,
             and the user of this sink should not be able to, so it is off.
@@ -156,17 +155,12 @@ class MysqlSettings(ServerSettings):
 
     Attributes:
         host: a name, an address, or the path of a Unix socket.
-        port: of the server.
         database: holds the objects that name none, and our staging table.
-        user: logs in.
-        password: of the user.
         ssl_mode: default verify_identity; for this machine preferred. Over a Unix socket there is no TLS.
         ssl_ca: file of the CA; default: the public CAs of the package certifi, for verify_identity only.
         ssl_cert: file of a client certificate.
         ssl_key: file of its key.
-        connect_timeout: seconds.
         lock_timeout: seconds to wait for each lock of another session.
-        statement_timeout: seconds to wait for an answer; 0: no limit.
         state_database: of our two tables; default: that of the object.
     """
 
