@@ -58,23 +58,14 @@ def parts_of(batch: Batch, refused: Collection[int]) -> list[Part]:
     return [Part(text, batch.last and not number, 0 if number else left_out) for number, text in enumerate(texts)]
 
 
-def answer_of(parts: Iterable[Part]) -> bool | Applied | None:
+def answer_of(parts: Sequence[Part]) -> bool | Applied | None:
     """What the records of a claim say of it, as `Sink.settle` returns it."""
-    known = [*parts]
-    if not known:
+    if not parts:
         return None
-    if any(part.closed for part in known) and not sum(part.left_out for part in known):
+    if any(part.closed for part in parts) and not sum(part.left_out for part in parts):
         return True
-    coverages = [_read(part.text) for part in known]
+    coverages = [_read(part.text) for part in parts]
     return False if None in coverages else applied(coverage for coverage in coverages if coverage is not None)
-
-
-def answers_of(records: Iterable[tuple[str, Part]]) -> dict[str, bool | Applied | None]:
-    """The same for each claim that has a record."""
-    by_claim: dict[str, list[Part]] = {}
-    for claim, part in records:
-        by_claim.setdefault(claim, []).append(part)
-    return {claim: answer_of(parts) for claim, parts in by_claim.items()}
 
 
 def applied(coverages: Iterable[Coverage]) -> Applied:

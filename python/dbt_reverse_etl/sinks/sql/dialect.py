@@ -129,8 +129,12 @@ class Dialect(ABC):
         """Tells the file from another one that took its place."""
         return None
 
+    def unfit_server(self, connection: Any) -> Wrong | None:
+        """Why no push can ever write to a server."""
+        return None
+
     def server_problem(self, connection: Any) -> Wrong | None:
-        """Why a server cannot be written to: too old, a replica."""
+        """Why a server takes no writes as it is, such as a replica."""
         return None
 
     def lacks(self, connection: Any, needs: Sequence[Need]) -> list[Lack]:

@@ -104,14 +104,11 @@ class Record:
         self.dialect.run(connection, "ROLLBACK TO asking")
         return is_there
 
-    def parts(self, connection: Any, claim: str | None = None) -> list[tuple[str, Part]]:
-        """Each record with its claim, of all claims or of one."""
-        query = "SELECT claim, part, closed, left_out FROM {claims} WHERE sync_id {eq} ?"
-        values = [self.sync_id]
-        if claim is not None:
-            query, values = f"{query} AND claim {{eq}} ?", [self.sync_id, claim]
-        rows = self.run(connection, query, *values).fetchall()
-        return [(name, Part(text, bool(closed), left_out)) for name, text, closed, left_out in rows]
+    def parts(self, connection: Any, claim: str) -> list[Part]:
+        """Each record of a claim."""
+        query = "SELECT part, closed, left_out FROM {claims} WHERE sync_id {eq} ? AND claim {eq} ?"
+        rows = self.run(connection, query, self.sync_id, claim).fetchall()
+        return [Part(text, bool(closed), left_out) for text, closed, left_out in rows]
 
     def forget(self, connection: Any, but: Collection[str] = ()) -> None:
         """Remove the records of all other claims."""
@@ -120,11 +117,7 @@ class Record:
 
     def run(self, connection: Any, query: str, *values: Any) -> Any:
         """A statement in which `?` is a value, `{fences}` and `{claims}` are the tables, `{eq}` and `{lt}` compare."""
-        names = (self.fences.sql, self.claims.sql)
-        if self.dialect.mark == "%s":
-            query = query.replace("?", "%s")
-            fences, claims = (name.replace("%", "%%") for name in names) if values else names
-        else:
-            fences, claims = names
-        operators = {"eq": self.dialect.operator("="), "lt": self.dialect.operator("<")}
-        return self.dialect.run(connection, query.format(fences=fences, claims=claims, **operators), values)
+        mark, percent = self.dialect.mark, "%%" if self.dialect.mark == "%s" and values else "%"
+        parts = {"eq": self.dialect.operator("="), "lt": self.dialect.operator("<")}
+        parts |= {"fences": self.fences.sql.replace("%", percent), "claims": self.claims.sql.replace("%", percent)}
+        return self.dialect.run(connection, query.replace("?", mark).format(**parts), values)

@@ -43,7 +43,10 @@ def needs(
     """
     is_made = create_object and task.mode is not Mode.UPDATE_ONLY
     fields, has_all = tuple(task.schema.names), task.known != "key"
-    of_object = Need(table, task.key[0], _rights_on_object(task, insert_only), is_made, fields, has_all)
+    mirror = (SELECT, INSERT, UPDATE) if soft_delete(task) else ALL
+    by_mode = {Mode.INSERT_ONLY: insert_only, Mode.UPDATE_ONLY: (SELECT, UPDATE), Mode.MIRROR: mirror}
+    rights = by_mode.get(task.mode, (SELECT, INSERT, UPDATE))
+    of_object = Need(table, task.key[0], rights, is_made, fields, has_all)
     return [*(Need(one, "sync_id", ALL, is_made=True) for one in ours), of_object]
 
 
@@ -51,9 +54,3 @@ def no_table(need: Need) -> Lack:
     """An object that nobody makes."""
     grant = f"GRANT {', '.join(need.rights)} ON {need.table.sql}"
     return f"no table {need.table}", f"make it, then {grant}; {OR_LET_IT_BE_MADE}"
-
-
-def _rights_on_object(task: SinkTask, insert_only: tuple[str, ...]) -> tuple[str, ...]:
-    mirror = (SELECT, INSERT, UPDATE) if soft_delete(task) else ALL
-    by_mode = {Mode.INSERT_ONLY: insert_only, Mode.UPDATE_ONLY: (SELECT, UPDATE), Mode.MIRROR: mirror}
-    return by_mode.get(task.mode, (SELECT, INSERT, UPDATE))

@@ -18,16 +18,8 @@ from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
 from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
-from dbt_reverse_etl.sinks.sql.checks import (
-    add_column,
-    create_table,
-    fields_to_add,
-    missing_fields,
-    other_case,
-    table_problems,
-    task_problems,
-)
-from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, answers_of, parts_of
+from dbt_reverse_etl.sinks.sql import checks
+from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, parts_of
 from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.record import Record
@@ -84,20 +76,15 @@ class SqlSink(Sink):
 
     def validate(self, task: SinkTask) -> None:
         """Refuse names and decimals that the database does not take, and keys that are not mapped or not compared exactly."""
-        problems = task_problems(task, self._dialect)
-        raise_if_any(problems)
+        raise_if_any(checks.task_problems(task, self._dialect))
 
     def check(self) -> None:
         """Log in and read, nothing else; a file that is not there is made by the first push."""
-        wrong = self._dialect.place_problem()
-        if wrong:
-            raise self._error(*wrong)
+        self._refuse(self._dialect.place_problem())
         if self._dialect.absent_file():
             return
         with self._reading() as connection:
-            wrong = self._dialect.server_problem(connection)
-            if wrong:
-                raise self._error(*wrong)
+            self._refuse(self._dialect.unfit_server(connection) or self._dialect.server_problem(connection))
 
     def rights(self, task: SinkTask) -> Rights:
         """Ask on a connection of its own, and if no right is missing, look at the table; the rights on a file `check` has seen."""
@@ -107,7 +94,7 @@ class SqlSink(Sink):
         found, table, other = list[Lack](), None, None
         if not dialect.absent_file():
             with self._explained(), closing(dialect.connect("ro")) as connection:
-                other = other_case(connection, name, dialect)
+                other = checks.other_case(connection, name, dialect)
                 found = dialect.lacks(connection, wanted[:-1] if other else wanted)
                 table = None if found else dialect.read_table(connection, name)
         where, expected = f"{dialect.name} database {self.identity}", f"the rights of {dialect.page}"
@@ -115,7 +102,7 @@ class SqlSink(Sink):
         if other:
             missing += self._error(*other).problems
         elif table:
-            missing += table_problems(table, name, task, dialect)
+            missing += checks.table_problems(table, name, task, dialect)
         elif dialect.is_file and not wanted[-1].is_made:  # a server's lack names it, with the grant
             missing += self._error(f"no table {name}", "an existing table", f"make it; {OR_LET_IT_BE_MADE}").problems
         return Rights(tuple(missing), (UNTRIED,))
@@ -149,9 +136,8 @@ class SqlSink(Sink):
             table = self._dialect.read_table(connection, name)
             if table is None:
                 raise self._error(f"no table {name}", "the table of the last push", self._resync)
-            if table.wrong:
-                raise self._error(*table.wrong)
-            missing = [field.name for field in missing_fields(table, task, self._dialect)]
+            self._refuse(table.wrong)
+            missing = [field.name for field in checks.missing_fields(table, task, self._dialect)]
             if missing:
                 raise self._error(f"no column {', '.join(missing)} in {name}", "a column for each field", "add it")
             yield from self._dialect.read_rows(connection, name, table, task)
@@ -173,13 +159,12 @@ class SqlSink(Sink):
         with self._lock, self._explained(), self._transaction(self._connected()) as connection:
             self._hold_fence(connection)
             self._record.forget(connection, but=claims)
-            answers = answers_of(self._record.parts(connection))
-            return {claim: answers.get(claim) for claim in claims}
+            return {claim: answer_of(self._record.parts(connection, claim)) for claim in claims}
 
     def applied(self, claim: str) -> Applied:
         """Of the claim that is under way."""
         with self._lock, self._explained(), self._transaction(self._connected()) as connection:
-            known = answer_of(part for _, part in self._record.parts(connection, claim))
+            known = answer_of(self._record.parts(connection, claim))
             return known if isinstance(known, Applied) else Applied()
 
     def deliver(self, batch: Batch) -> Delivery:
@@ -204,30 +189,21 @@ class SqlSink(Sink):
                 self._record.forget(connection, but=[claim])
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self._drop_connection()
 
     def _open(self, connection: Any) -> None:
         """All in one transaction; where DDL commits, only the fence is taken in one."""
-        unfit = self._unfit_server(connection)
-        if unfit:
-            raise self._error(*unfit)
+        self._refuse(self._dialect.unfit_server(connection))
         whole = self._dialect.transactional_ddl
         with self._transaction(connection) if whole else nullcontext():
             self._record.create(connection)
             for name in (self._record.fences, self._record.claims):
-                wrong = self._dialect.unsafe_record(connection, name)
-                if wrong:
-                    raise self._error(*wrong)
+                self._refuse(self._dialect.unsafe_record(connection, name))
             with nullcontext() if whole else self._transaction(connection):
                 self._take_fence(connection)
             name, table = self._name(self._task), self._prepared_table(connection)
             self._writer = self._writer_for(connection, name, table)
-
-    def _unfit_server(self, connection: Any) -> Wrong | None:
-        """Why no push can ever write to this server."""
-        return None
 
     def _writer_for(self, connection: Any, name: Name, table: Table) -> Writer:
         return self.writer_type(self._dialect, self._task, name, table)
@@ -241,13 +217,10 @@ class SqlSink(Sink):
         with self._rolled_back_on_error(connection):
             self._dialect.begin(connection)
             lost = self._record.lost(connection)
-            if lost:
+            early = Delivery.of_all(rows, Outcome.FATAL, lost) if lost else self._late_answer(connection, batch)
+            if early:
                 self._dialect.run(connection, "ROLLBACK")
-                return Delivery.of_all(rows, Outcome.FATAL, lost)
-            late = self._late_answer(connection, batch)
-            if late:
-                self._dialect.run(connection, "ROLLBACK")
-                return late
+                return early
             refused = changes.refused | self._writer.write(connection, changes)
             parts = parts_of(batch, refused)
             self._record.add(connection, batch.claim, parts)
@@ -312,12 +285,12 @@ class SqlSink(Sink):
         if table is None:
             self._create(connection, name)
         elif self._dialect.adds_columns:
-            for field in fields_to_add(table, self._task, self._dialect):
-                self._dialect.run(connection, add_column(self._dialect, name, field))
+            for field in checks.fields_to_add(table, self._task, self._dialect):
+                self._dialect.run(connection, checks.add_column(self._dialect, name, field))
         table = self._dialect.read_table(connection, name)
         if table is None:
             raise self._error(f"no table {name}", "the table just made", "push again")
-        problems = table_problems(table, name, self._task, self._dialect)
+        problems = checks.table_problems(table, name, self._task, self._dialect)
         if problems:
             raise DestinationError(*problems)
         return table
@@ -325,9 +298,8 @@ class SqlSink(Sink):
     def _create(self, connection: Any, name: Name) -> None:
         if not self._task.first:
             raise self._error(f"the table {name} has vanished", "the table of the last push", self._resync)
-        if other := other_case(connection, name, self._dialect):
-            raise self._error(*other)
-        statement = create_table(self._dialect, name, self._task)
+        self._refuse(checks.other_case(connection, name, self._dialect))
+        statement = checks.create_table(self._dialect, name, self._task)
         if not self._settings.create_object or self._task.mode is Mode.UPDATE_ONLY:
             next_step = f"run: {statement}; {OR_LET_IT_BE_MADE}"
             raise self._error(f"no table {name}", "an existing table", next_step)
@@ -336,7 +308,7 @@ class SqlSink(Sink):
     def _name(self, task: SinkTask) -> Name:
         name = self._dialect.object_name(task.object)
         if name is None:
-            raise ConfigurationError(*task_problems(task, self._dialect))
+            raise ConfigurationError(*checks.task_problems(task, self._dialect))
         return name
 
     def _record_of(self, task: SinkTask) -> Record:
@@ -393,6 +365,10 @@ class SqlSink(Sink):
     def _resync(self) -> str:
         kind = "file" if self._dialect.is_file else "database"
         return f"restore the {kind}, or dbt run-operation resync for this sync"
+
+    def _refuse(self, wrong: Wrong | None) -> None:
+        if wrong:
+            raise self._error(*wrong)
 
     def _error(self, found: str, expected: str, next_step: str) -> DestinationError:
         kind = "file" if self._dialect.is_file else "database"

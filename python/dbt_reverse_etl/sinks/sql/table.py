@@ -84,7 +84,7 @@ class Table:
     partitioned: bool = field(default=False, kw_only=True)
 
 
-def quoted(name: str, quote: str) -> str:
+def quoted(name: str, quote: str = '"') -> str:
     """An identifier as SQL."""
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"
 

@@ -80,13 +80,19 @@ class MysqlDialect(Dialect):
         """The server: an object may be in another database than that of the settings."""
         return self.settings.server
 
+    def unfit_server(self, connection: Connection[Any]) -> Wrong | None:
+        # Never the version of the handshake: a proxy sends one of its own.
+        (version,) = run(connection, "SELECT VERSION()").fetchone() or ("",)
+        numbers = tuple(int(part) for part in version.partition("-")[0].split(".")[:2] if part.isdigit())
+        if numbers < (OLDEST_MARIADB if "MariaDB" in version else OLDEST_MYSQL):
+            return f"version {version}", "MySQL 8.0 or MariaDB 10.5, or newer", "upgrade the server"
+        return None
+
     def server_problem(self, connection: Connection[Any]) -> Wrong | None:
-        query = "SELECT VERSION(), @@read_only, @@innodb_read_only"
-        version, *read_only = run(connection, query).fetchone() or ("",)
-        unfit = _too_old(version)
-        if unfit is None and not {*map(str, read_only)} <= {"0", "OFF"}:  # from MariaDB 12 on a word
-            return "a server that takes no writes (a replica?)", "the primary", "name it as host"
-        return unfit
+        read_only = run(connection, "SELECT @@read_only, @@innodb_read_only").fetchone() or ()
+        if {*map(str, read_only)} <= {"0", "OFF"}:  # from MariaDB 12 on a word
+            return None
+        return "a server that takes no writes (a replica?)", "the primary", "name it as host"
 
     def lacks(self, connection: Connection[Any], needs: Sequence[Need]) -> list[Lack]:
         return lacks(connection, needs, self.settings.database, self.settings.user)
@@ -194,23 +200,6 @@ class MysqlSink(SqlSink):
     distributable = True
     dialect_type = MysqlDialect
 
-    _packet: int
-
-    def _unfit_server(self, connection: Connection[Any]) -> Wrong | None:
-        # Never the version of the handshake: a proxy sends one of its own.
-        row = run(connection, "SELECT VERSION(), @@max_allowed_packet").fetchone() or ("", 2**20)
-        self._packet = int(row[1])
-        return _too_old(row[0])
-
     def _writer_for(self, connection: Connection[Any], name: Name, table: Any) -> MysqlWriter:
-        return MysqlWriter(self._dialect, self._task, name, table, self._packet)
-
-
-def _too_old(version: str) -> Wrong | None:
-    if _numbers(version) < (OLDEST_MARIADB if "MariaDB" in version else OLDEST_MYSQL):
-        return f"version {version}", "MySQL 8.0 or MariaDB 10.5, or newer", "upgrade the server"
-    return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.partition("-")[0].split(".")[:2] if part.isdigit())
+        (packet,) = run(connection, "SELECT @@max_allowed_packet").fetchone() or (2**20,)
+        return MysqlWriter(self._dialect, self._task, name, table, int(packet))

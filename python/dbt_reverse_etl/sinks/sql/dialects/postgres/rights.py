@@ -48,10 +48,10 @@ SELECT pg_catalog.has_database_privilege(d, 'TEMPORARY'), d, current_user FROM p
 def lacks(connection: Connection[Any], needs: Iterable[Need]) -> list[Lack]:
     """What a role lacks for a push, each with the grant."""
     may, database, user = _row(connection, _TEMPORARY, ())
-    to = _quoted(user)  # a pooler may log in as another one than the settings name
+    to = quoted(user)  # a pooler may log in as another one than the settings name
     found = [lack for need in needs for lack in _of_table(connection, need, to)]
     if not may:
-        grant = f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {to}"
+        grant = f"GRANT TEMPORARY ON DATABASE {quoted(database)} TO {to}"
         found.append((f"no right TEMPORARY on database {database}", grant))
     return list(dict.fromkeys(found))
 
@@ -61,25 +61,24 @@ def _of_table(connection: Connection[Any], need: Need, to: str) -> Iterator[Lack
     usage, create = _row(connection, _SCHEMA, (name.schema,)) or (None, None)
     if not usage:
         found = f"no schema {name.schema}" if usage is None else f"no right USAGE on schema {name.schema}"
-        yield found, f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {to}"
+        yield found, f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {to}"
         return
     found = _row(connection, _TABLE, (name.schema, name.name))
     if found is not None:
-        absent = [right for right in need.rights if not _has(connection, found[0], right)]
+        absent = ", ".join(right for right in need.rights if not _has(connection, found[0], right))
         if absent:
-            rights = ", ".join(absent)
-            yield f"no right {rights} on {name}", f"GRANT {rights} ON {name.sql} TO {to}"
+            yield f"no right {absent} on {name}", f"GRANT {absent} ON {name.sql} TO {to}"
         yield from _of_columns(connection, need, found[0], to)
     elif not need.is_made:
         yield no_table(need)
     elif not create:
-        grant = f"GRANT CREATE ON SCHEMA {_quoted(schema)} TO {to}, or make the table"
+        grant = f"GRANT CREATE ON SCHEMA {quoted(schema)} TO {to}, or make the table"
         yield f"no table {name}, and no right CREATE on schema {name.schema}", grant
 
 
 def _of_columns(connection: Connection[Any], need: Need, oid: int, to: str) -> Iterator[Lack]:
     for (schema,) in connection.execute(_SCHEMAS, {"table": oid, "fields": list(need.fields)}).fetchall():
-        yield f"no right USAGE on schema {schema}, of a type", f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {to}"
+        yield f"no right USAGE on schema {schema}, of a type", f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {to}"
     if INSERT in need.rights and need.has_all:
         for place in connection.execute(_SEQUENCES, (oid, list(need.fields))).fetchall():
             sequence = Name(*place)
@@ -94,7 +93,3 @@ def _has(connection: Connection[Any], oid: int, right: str) -> bool:
 
 def _row(connection: Connection[Any], query: bytes, values: tuple[Any, ...]) -> Any:
     return connection.execute(query, values).fetchone()
-
-
-def _quoted(name: str) -> str:
-    return quoted(name, '"')

@@ -28,7 +28,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
 from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, INEFFECTIVE, OTHER_KEY, Found, Step
 from dbt_reverse_etl.sinks.sql.statements import EVERY_ROW, STAGE, StagedWriter, conjunction
-from dbt_reverse_etl.sinks.sql.table import OURS, Name, soft_delete
+from dbt_reverse_etl.sinks.sql.table import OURS, Name, quoted, soft_delete
 
 _STAGE = f'pg_temp."{STAGE}"'
 REFUSED = f'pg_temp."{OURS}refused"'
@@ -292,8 +292,7 @@ class PostgresWriter(StagedWriter):
 
 def _schema_of_equals(column: PostgresColumn) -> str:
     """Where the operator of a type stands: beside it; one of Postgres is for all enums, arrays, ranges and composites."""
-    schema = "pg_catalog" if column.category in "EARC" else column.type.schema
-    return '"' + str(schema).replace('"', '""') + '"'
+    return quoted("pg_catalog" if column.category in "EARC" else str(column.type.schema))
 
 
 def _same_text(one: str, other: str) -> str:

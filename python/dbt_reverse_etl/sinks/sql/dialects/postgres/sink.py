@@ -62,11 +62,21 @@ class PostgresDialect(Dialect):
 
     settings: PostgresSettings
 
+    def unfit_server(self, connection: Connection) -> Wrong | None:
+        """From what the server sends with each new connection; a pooler may leave some of it out."""
+        version = connection.info.server_version // 10_000
+        encoding = connection.info.parameter_status("server_encoding")
+        if 0 < version < OLDEST_SERVER:
+            return f"Postgres {version}", f"{OLDEST_SERVER} or newer", "upgrade the server"
+        if encoding not in (None, "UTF8"):
+            found, expected = f"a database with the encoding {encoding}", "UTF8, which has every character"
+            return found, expected, "name another database"
+        return None
+
     def server_problem(self, connection: Connection) -> Wrong | None:
-        unfit = _unfit(connection)
-        if unfit is None and connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone() == (True,):
-            return "a standby, which takes no writes", "the primary", "name the primary as host"
-        return unfit
+        if connection.execute("SELECT pg_catalog.pg_is_in_recovery()").fetchone() != (True,):
+            return None
+        return "a standby, which takes no writes", "the primary", "name the primary as host"
 
     def lacks(self, connection: Connection, needs: Sequence[Need]) -> list[Lack]:
         return lacks(connection, needs)
@@ -179,16 +189,3 @@ class PostgresSink(SqlSink):
     distributable = True
     dialect_type = PostgresDialect
     writer_type = PostgresWriter
-
-    def _unfit_server(self, connection: Connection) -> Wrong | None:
-        return _unfit(connection)
-
-
-def _unfit(connection: Connection) -> Wrong | None:
-    """Why nothing can be written, from what the server sends with each new connection; a pooler may leave some of it out."""
-    version, encoding = connection.info.server_version // 10_000, connection.info.parameter_status("server_encoding")
-    if 0 < version < OLDEST_SERVER:
-        return f"Postgres {version}", f"{OLDEST_SERVER} or newer", "upgrade the server"
-    if encoding not in (None, "UTF8"):
-        return f"a database with the encoding {encoding}", "UTF8, which has every character", "name another database"
-    return None
