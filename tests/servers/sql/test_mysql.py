@@ -134,7 +134,7 @@ def test_the_delete_of_a_key_that_its_column_cannot_hold_is_not_even_sent() -> N
     writer = MysqlWriter(DIALECT, task, Name("d", "people", "`"), MysqlTable({"id": id_}, set()), 2**20)
     changes = writer.changes(rows, None)
     assert (changes.writes, changes.deletes, changes.refused) == (0, 1, {})
-    assert [bytes(piece) for piece in changes.data] == [b"(2,1,'abc')"]
+    assert [bytes(piece) for piece in changes.data] == [b"(2,1,'abc'),"]
 
 
 def test_an_update_that_a_trigger_refuses_by_an_overflow_inserts_nothing(db: Database) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import NO_ROW
-from dbt_reverse_etl.sinks.sql.columns import Changes, Columns, columns_of
+from dbt_reverse_etl.sinks.sql.columns import Changes, columns_of
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, RolledBack
 from dbt_reverse_etl.sinks.sql.table import Name, Table, soft_delete
 from dbt_reverse_etl.values.arrow import is_text
@@ -61,10 +61,8 @@ class Writer(ABC):
 
     def changes(self, rows: pa.Table, deletes: str | None) -> Changes:
         """The rows of a batch in the form of the database; all deletes are refused if `deletes` says why."""
-        columns, data = self.packed(columns_of(rows, self.columns, self.task.key, self.dialect, deletes))
-        deleted = columns.deleted if columns.is_whole else columns.deleted.take(pa.array(columns.kept, pa.int64()))
-        removed = deleted.true_count
-        return Changes(rows.num_rows, data, len(columns.kept) - removed, removed, columns.refused)
+        changes = self.packed(columns_of(rows, self.columns, self.task.key, self.dialect, deletes))
+        return replace(changes, fields={})
 
     @property
     def others(self) -> Sequence[str]:
@@ -82,8 +80,8 @@ class Writer(ABC):
         return True
 
     @abstractmethod
-    def packed(self, columns: Columns) -> tuple[Columns, Any]:
-        """The kept rows, also in the form of the database."""
+    def packed(self, changes: Changes) -> Changes:
+        """The same, also in the form of the database."""
 
     def stage(self, connection: Any, changes: Changes) -> None:  # noqa: B027  (most databases stage in the transaction)
         """What is done before the transaction of a batch."""
@@ -248,7 +246,7 @@ class Writer(ABC):
 
     def _searched(self, connection: Any, changes: Changes) -> Found:
         """Each row for which its step cannot be carried out, also after what the others have done."""
-        every = [range(changes.rows)]
+        every = [range(len(changes.deleted))]
         found = {step: self.search(connection, step, changes, every) for step in self.steps(changes)}
         for turn in range(PASSES - 1):
             before = sum(map(len, found.values()))

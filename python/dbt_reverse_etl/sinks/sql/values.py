@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -72,3 +73,16 @@ def then(convert: Convert, *targets: pa.DataType) -> Convert:
 # `2024-01-31 10:00:00.000000`, `2024-01-31`
 timestamp_text = then(timestamp_micros, pa.timestamp("us"), pa.string())
 date_text = then(date_days, pa.date32(), pa.string())
+
+
+def pieces_of(rows: Any, most: int) -> Iterator[memoryview]:
+    """The bytes of an array of large binaries, as many whole ones at once as fit."""
+    if not len(rows):
+        return
+    _, offsets, data = rows.buffers()
+    ends = memoryview(offsets).cast("q")[rows.offset : rows.offset + len(rows) + 1]
+    first = 0
+    while first < len(rows):
+        after = max(bisect_right(ends, ends[first] + most) - 1, first + 1)
+        yield memoryview(data)[ends[first] : ends[after]]
+        first = after

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from pydantic import SecretStr
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
-from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of, parsed
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective
@@ -245,11 +246,10 @@ class DuckdbDialect(FileDialect):
 class DuckdbWriter(StagedWriter):
     """Writes all rows, or none: the engine looks for the ones at fault."""
 
-    def packed(self, columns: Columns) -> tuple[Columns, pa.Table]:
-        places = pa.array(range(len(columns.deleted)), pa.int32())
-        names = ["place", "deleted", *(f"c{at}" for at in range(len(columns.fields)))]
-        table = pa.Table.from_arrays([places, columns.deleted, *columns.fields.values()], names)
-        return columns, table if columns.is_whole else table.take(pa.array(columns.kept, pa.int64()))
+    def packed(self, changes: Changes) -> Changes:
+        names = ["place", "deleted", *(f"c{at}" for at in range(len(changes.fields)))]
+        table = pa.Table.from_arrays([changes.places, changes.deleted, *changes.fields.values()], names)
+        return replace(changes, data=changes.applied(table))
 
     def write(self, connection: Any, changes: Changes) -> dict[int, str]:
         if not changes.writes + changes.deletes:

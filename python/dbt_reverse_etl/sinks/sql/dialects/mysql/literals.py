@@ -18,8 +18,7 @@ text as two doubles.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8, without
-from dbt_reverse_etl.sinks.sql.columns import Columns
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn
-from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, date_text, decimal_text, timestamp_text
+from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_text, decimal_text, timestamp_text
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 NOT_FINITE = "NaN or Infinity, which MySQL cannot store"
@@ -44,30 +43,13 @@ _BYTES = pa.large_binary()
 _ESCAPES = ((b"\\", b"\\\\"), (b"'", b"\\'"), (b"\0", b"\\0"))
 
 
-def rows_of(columns: Columns, types: Sequence[str]) -> Any:
+def rows_of(changes: Changes, types: Sequence[str]) -> Any:
     """`(place,is a delete,fields ...),` for each row of a batch; the staged fields have these types."""
-    places = pa.array(range(len(columns.deleted)), pa.int32())
-    literals = [_bare(places), _flag(columns.deleted)]
-    for array, of_type in zip(columns.fields.values(), types, strict=True):
-        write = WRITTEN.get(of_type, _bare)
-        literals.append(pc.fill_null(write(array), pa.scalar(b"NULL", _BYTES)))
-    joined = pc.binary_join_element_wise(*literals, pa.scalar(b",", _BYTES))
-    return pc.binary_join_element_wise(
-        pa.scalar(b"(", _BYTES), joined, pa.scalar(b"),", _BYTES), pa.scalar(b"", _BYTES)
-    )
-
-
-def pieces_of(rows: Any, most: int) -> Iterator[memoryview]:
-    """As many whole rows at once as fit, without the comma at the end."""
-    if not len(rows):
-        return
-    _, offsets, data = rows.buffers()
-    ends = memoryview(offsets).cast("q")[rows.offset : rows.offset + len(rows) + 1]
-    first = 0
-    while first < len(rows):
-        after = max(bisect_right(ends, ends[first] + most) - 1, first + 1)
-        yield memoryview(data)[ends[first] : ends[after] - 1]
-        first = after
+    literals = [_bare(changes.places), _bare(changes.deleted.cast(pa.int8()))]
+    for array, of_type in zip(changes.fields.values(), types, strict=True):
+        literals.append(pc.fill_null(WRITTEN.get(of_type, _bare)(array), pa.scalar(b"NULL", _BYTES)))
+    begin, comma, end, nothing = (pa.scalar(piece, _BYTES) for piece in (b"(", b",", b"),", b""))
+    return pc.binary_join_element_wise(begin, pc.binary_join_element_wise(*literals, comma), end, nothing)
 
 
 def unfit(array: Any, column: MysqlColumn) -> list[Refusal]:
@@ -98,10 +80,6 @@ def _bare(array: Any) -> Any:
     return array.cast(pa.large_string()).cast(_BYTES)
 
 
-def _flag(array: Any) -> Any:
-    return _bare(array.cast(pa.int8()))
-
-
 def _quoted(array: Any) -> Any:
     """Texts of the connection's character set, utf8mb4."""
     return _string(array.cast(pa.large_string()).cast(_BYTES), b"'")
@@ -128,7 +106,7 @@ def _double(array: Any) -> Converted:
 
 FORMS: tuple[Form, ...] = (
     (pt.is_integer, "BIGINT", as_it_is),
-    (pt.is_boolean, "TINYINT", as_it_is),
+    (pt.is_boolean, "TINYINT", cast_to(pa.int8())),
     (pt.is_floating, "DOUBLE", _double),
     (is_text, TEXT, utf8),
     (is_bytes, "LONGBLOB", as_it_is),
@@ -137,7 +115,6 @@ FORMS: tuple[Form, ...] = (
     (pt.is_date, "DATE", date_text),
 )
 WRITTEN: Mapping[str, Callable[[Any], Any]] = {
-    "TINYINT": _flag,
     "LONGBLOB": _binary,
     **dict.fromkeys((TEXT, "DATETIME(6)", "DATE"), _quoted),
 }

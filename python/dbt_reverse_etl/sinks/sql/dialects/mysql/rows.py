@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,14 +15,15 @@ from pymysql.constants import ER
 
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import positions
-from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
-from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, pieces_of, rows_of
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, UTC, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
 from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter, conjunction
 from dbt_reverse_etl.sinks.sql.table import Name, soft_delete
+from dbt_reverse_etl.sinks.sql.values import pieces_of
 
 TOO_LARGE = "the row is larger than max_allowed_packet of the server"
 STATEMENT = 2**22  # bytes of rows in one INSERT, if the server takes that
@@ -73,13 +75,11 @@ class MysqlWriter(StagedWriter):
             return TEXT
         return f"DECIMAL({plain.precision}, {plain.scale})" if pt.is_decimal(plain) else self.dialect.form(plain)[1]
 
-    def packed(self, columns: Columns) -> tuple[Columns, Sequence[memoryview]]:
-        rows = rows_of(columns, self._types)
+    def packed(self, changes: Changes) -> Changes:
+        rows = rows_of(changes, self._types)
         too_large = positions(pc.greater(pc.binary_length(rows), self._packet))
-        columns = columns.without(dict.fromkeys(too_large, TOO_LARGE)) if too_large else columns
-        if not columns.is_whole:
-            rows = rows.take(pa.array(columns.kept, pa.int64()))
-        return columns, tuple(pieces_of(rows, min(STATEMENT, self._packet)))
+        changes = changes.without(dict.fromkeys(too_large, TOO_LARGE)) if too_large else changes
+        return replace(changes, data=tuple(pieces_of(changes.applied(rows), min(STATEMENT, self._packet))))
 
     def stage(self, connection: Any, changes: Changes) -> None:
         """Nobody waits for us meanwhile, and some servers refuse temporary tables in a transaction."""
@@ -91,7 +91,7 @@ class MysqlWriter(StagedWriter):
         run(connection, f"DROP TEMPORARY TABLE IF EXISTS {self.stage_table}")
         run(connection, f"CREATE TEMPORARY TABLE {self.stage_table} ({layout}) ENGINE={ENGINE}")
         for piece in changes.data:
-            run(connection, f"INSERT INTO {self.stage_table} VALUES ".encode() + piece)
+            run(connection, f"INSERT INTO {self.stage_table} VALUES ".encode() + piece[:-1])  # without the last comma
 
     @property
     def target(self) -> str:

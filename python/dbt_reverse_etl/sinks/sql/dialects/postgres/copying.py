@@ -29,13 +29,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from dbt_reverse_etl.sinks.refusals import Converted
-from dbt_reverse_etl.sinks.sql.columns import Columns
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.values import (
     Form,
     as_it_is,
     cast_to,
     date_days,
     decimal_text,
+    pieces_of,
     texts_without_nul,
     timestamp_micros,
 )
@@ -47,38 +48,26 @@ NUL = "a NUL character, which Postgres cannot store"
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
+PIECE = 2**24  # bytes
+
 _BYTES = pa.large_binary()
 _EMPTY, _NULL_LENGTH = pa.scalar(b"", _BYTES), pa.scalar(b"\xff\xff\xff\xff", _BYTES)
-_WIDTHS = {"int8": "q", "float8": "d", "timestamp": "q", "timestamptz": "q", "date": "i"}
+_WIDTHS = {"bool": "b", "int8": "q", "float8": "d", "timestamp": "q", "timestamptz": "q", "date": "i"}
 Pieces = tuple[Any, Any]  # length and bytes of each cell, as a COPY stream wants them
 
 
-def stream_of(columns: Columns, types: Sequence[str]) -> Sequence[bytes | memoryview]:
+def stream_of(changes: Changes, types: Sequence[str]) -> Sequence[bytes | memoryview]:
     """Pieces of the COPY stream: the row's place in the batch, whether it is a delete, the fields in order, of these types."""
-    places = pa.array(range(len(columns.deleted)), pa.int32())
-    cells = [_fixed(places, "i"), _bools(columns.deleted)]
-    cells += [_cells(array, of_type) for array, of_type in zip(columns.fields.values(), types, strict=True)]
-    return [HEADER, _rows(cells, columns), TRAILER]
-
-
-def _rows(cells: Sequence[Pieces], columns: Columns) -> memoryview:
-    """All cells of all rows, row by row, in one piece of memory."""
+    cells = [_fixed(changes.places, "i"), _fixed(changes.deleted.cast(pa.int8()), "b")]
+    cells += [_cells(array, of_type) for array, of_type in zip(changes.fields.values(), types, strict=True)]
     pieces = [piece for pair in cells for piece in pair]
-    joined = pc.binary_join_element_wise(pa.scalar(struct.pack(">h", len(cells)), _BYTES), *pieces, _EMPTY)
-    if not columns.is_whole:
-        joined = joined.take(pa.array(columns.kept, pa.int64()))
-    if not len(joined):
-        return memoryview(b"")
-    _, offsets, data = joined.buffers()
-    ends = memoryview(offsets).cast("q")
-    return memoryview(data)[ends[joined.offset] : ends[joined.offset + len(joined)]] if data else memoryview(b"")
+    rows = pc.binary_join_element_wise(pa.scalar(struct.pack(">h", len(cells)), _BYTES), *pieces, _EMPTY)
+    return [HEADER, *pieces_of(changes.applied(rows), PIECE), TRAILER]
 
 
 def _cells(array: Any, of_type: str) -> Pieces:
     if of_type in _WIDTHS:
         return _fixed(array, _WIDTHS[of_type])
-    if of_type == "bool":
-        return _bools(array)
     if of_type == "text":
         array = array.cast(pa.large_string())
     return _variable(array.cast(_BYTES))
@@ -106,14 +95,6 @@ def _variable(array: Any) -> Pieces:
     return _fixed(lengths, "i")[1], pc.fill_null(array, _EMPTY) if array.null_count else array
 
 
-def _bools(array: Any) -> Pieces:
-    length = pa.scalar(struct.pack(">i", 1), _BYTES)
-    values = pc.if_else(array, pa.scalar(b"\1", _BYTES), pa.scalar(b"\0", _BYTES))
-    if array.null_count == 0:
-        return length, values
-    return pc.if_else(array.is_valid(), length, _NULL_LENGTH), pc.fill_null(values, _EMPTY)
-
-
 def _timestamp(array: Any) -> Converted:
     micros, refusals = timestamp_micros(array)
     return pc.subtract(micros, EPOCH_MICROS), refusals
@@ -126,7 +107,7 @@ def _date(array: Any) -> Converted:
 
 FORMS: tuple[Form, ...] = (
     (pt.is_integer, "int8", cast_to(pa.int64())),
-    (pt.is_boolean, "bool", as_it_is),
+    (pt.is_boolean, "bool", cast_to(pa.int8())),
     (pt.is_floating, "float8", cast_to(pa.float64())),
     (is_text, "text", texts_without_nul(NUL)),
     (is_bytes, "bytea", as_it_is),

@@ -6,13 +6,14 @@ Names and operators are qualified: a function or operator of somebody else that 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import pyarrow.types as pt
 from psycopg import sql
 
 from dbt_reverse_etl.sinks.base import Mode
-from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Fault
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import stream_of
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
@@ -36,9 +37,7 @@ SLICE = 500  # ranges in one search: it copies the list of those that are left f
 CHECK = "23514"  # without a constraint also of a row without a partition
 OF_VALUES = "22"  # the class of a value that its type cannot hold
 IN_RANGE = "s.place OPERATOR(pg_catalog.>=) search.first AND s.place OPERATOR(pg_catalog.<) search.after"
-CREATE_REFUSED = (
-    f'CREATE TEMPORARY TABLE "{OURS}refused" (place int4, state text, constr text, col text) ON COMMIT DROP'
-)
+CREATE_REFUSED = f"CREATE TEMPORARY TABLE {REFUSED} (place int4, state text, constr text, col text) ON COMMIT DROP"
 
 # Halves a range until the rows that the table refuses stand alone; a failed half leaves nothing behind.
 _SEARCH = """
@@ -137,8 +136,8 @@ class PostgresWriter(StagedWriter):
     def stage_table(self) -> str:
         return _STAGE
 
-    def packed(self, columns: Columns) -> tuple[Columns, Sequence[bytes | memoryview]]:
-        return columns, stream_of(columns, self._types)
+    def packed(self, changes: Changes) -> Changes:
+        return replace(changes, data=stream_of(changes, self._types))
 
     @property
     def _types(self) -> list[str]:
@@ -192,10 +191,7 @@ class PostgresWriter(StagedWriter):
         for start in range(0, len(ranges), SLICE):
             self.dialect.run(connection, search(statement, ranges[start : start + SLICE][::-1], check))
         found = self.dialect.run(connection, f"DELETE FROM {REFUSED} RETURNING place, state, constr, col")
-        return {
-            place: INEFFECTIVE if state == NO_EFFECT else (state, constraint, column)
-            for place, state, constraint, column in found
-        }
+        return {place: INEFFECTIVE if state == NO_EFFECT else (state, *names) for place, state, *names in found}
 
     @property
     def _check(self) -> str:

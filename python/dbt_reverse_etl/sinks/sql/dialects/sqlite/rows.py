@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
-from dbt_reverse_etl.sinks.sql.columns import Changes, Columns
+from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
 from dbt_reverse_etl.sinks.sql.rows import Step, Writer
 from dbt_reverse_etl.sinks.sql.table import Name, Table
@@ -21,10 +21,16 @@ class _Rows:
     places: Sequence[int]
     columns: Sequence[list[Any]]
 
-    def within(self, rows: range) -> _Rows:
-        """Those in these places."""
+    def within(self, rows: range | None) -> _Rows:
+        """Those in these places, or all."""
+        if rows is None:
+            return self
         first, stop = (bisect_left(self.places, end) for end in (rows.start, rows.stop))
-        return _Rows(self.places[first:stop], [column[first:stop] for column in self.columns])
+        return self.at(range(first, stop))
+
+    def at(self, indices: Sequence[int]) -> _Rows:
+        """Those at these indices."""
+        return _Rows([self.places[at] for at in indices], [[column[at] for at in indices] for column in self.columns])
 
 
 class SqliteWriter(Writer):
@@ -62,21 +68,15 @@ class SqliteWriter(Writer):
         pairs = zip(self.task.key, places, strict=True)
         return " AND ".join(f"{self.dialect.quoted(name)} = ?{at + 1} COLLATE BINARY" for name, at in pairs)
 
-    def packed(self, columns: Columns) -> tuple[Columns, dict[Step, _Rows]]:
-        fields = [column.to_pylist() for column in columns.fields.values()]
-        if columns.is_whole and not columns.deleted.true_count:
-            return columns, {Step.WRITE: _Rows(columns.kept, fields), Step.DELETE: _Rows((), [])}
-        deleted = columns.deleted.to_pylist()
-        writes = [row for row in columns.kept if not deleted[row]]
-        deletes = [row for row in columns.kept if deleted[row]]
-        keys = [fields[at] for at in self._key_at]
-        return columns, {
-            Step.WRITE: _Rows(writes, [[column[row] for row in writes] for column in fields]),
-            Step.DELETE: _Rows(deletes, [[column[row] for row in deletes] for column in keys]),
-        }
+    def packed(self, changes: Changes) -> Changes:
+        fields, deleted = [column.to_pylist() for column in changes.fields.values()], changes.deleted.to_pylist()
+        writes = _Rows(range(len(deleted)), fields).at([row for row in changes.kept if not deleted[row]])
+        keys = _Rows(range(len(deleted)), [fields[at] for at in self._key_at])
+        deletes = keys.at([row for row in changes.kept if deleted[row]])
+        return replace(changes, data={Step.WRITE: writes, Step.DELETE: deletes})
 
     def apply(self, connection: Any, step: Step, changes: Changes, rows: range | None = None) -> int:
-        part = changes.data[step] if rows is None else changes.data[step].within(rows)
+        part = changes.data[step].within(rows)
         if not part.places:
             return 0
         changed: int = connection.executemany(self._sql[step], zip(*part.columns, strict=True)).rowcount
@@ -90,7 +90,7 @@ class SqliteWriter(Writer):
         return str(fault[-1]).startswith(("UNIQUE", "FOREIGN KEY"))
 
     def absent(self, connection: Any, changes: Changes, rows: range | None = None) -> Set[int]:
-        part = changes.data[Step.WRITE] if rows is None else changes.data[Step.WRITE].within(rows)
+        part = changes.data[Step.WRITE].within(rows)
         return {*part.places} - self._there(connection, self._exists, part, self._key_at)
 
     def undeleted(self, connection: Any, changes: Changes) -> Set[int]:
@@ -110,7 +110,4 @@ class SqliteWriter(Writer):
     def drop(self, connection: Any, changes: Changes, rows: Collection[int]) -> None:
         out = frozenset(rows)
         for step, part in changes.data.items():
-            kept = [at for at, place in enumerate(part.places) if place not in out]
-            changes.data[step] = _Rows(
-                [part.places[at] for at in kept], [[column[at] for at in kept] for column in part.columns]
-            )
+            changes.data[step] = part.at([at for at, place in enumerate(part.places) if place not in out])
