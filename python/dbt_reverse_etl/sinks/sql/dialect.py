@@ -14,8 +14,9 @@ import pyarrow as pa
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, Lack, Need
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, object_name, quoted
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, quoted, soft_delete
 from dbt_reverse_etl.sinks.sql.values import Form, IsType
 
 Fault = tuple[Any, ...]  # why a table refuses a row, as the error said it
@@ -108,6 +109,11 @@ class Dialect(ABC):
         return self.identity
 
     @property
+    def default_schema(self) -> str | None:
+        """Where an object is that names no schema; None: where the connection looks for it."""
+        return None
+
+    @property
     def state_schema(self) -> str | None:
         """Where our two tables stand; None: beside the object."""
         return getattr(self.settings, self.state_setting, None)
@@ -186,9 +192,17 @@ class Dialect(ABC):
 
     # The object
 
-    @abstractmethod
     def object_name(self, text: str) -> Name | None:
-        """An object as a sync writes it; None: it is no name of a table."""
+        """`table`, `schema.table`, with quotes around a part that has a dot; None for anything else."""
+        quote = self.quote
+        part = f"(?:{quote}((?:[^{quote}]|{quote}{quote})+){quote}|([^{quote}.]+))"
+        match = re.fullmatch(rf"(?:{part}\.)?{part}", text, re.DOTALL)
+        if match is None:
+            return None
+        of, name = ((match[at] or "").replace(quote * 2, quote) or match[at + 1] for at in (1, 3))
+        schema = of or self.default_schema
+        is_one = self.is_name(name) and (schema is None or self.is_name(schema))
+        return self.name_of(schema, name) if is_one else None
 
     def name_of(self, schema: str | None, name: str) -> Name:
         """A table in a schema; None: that of the connection."""
@@ -226,9 +240,20 @@ class Dialect(ABC):
     def read_table(self, connection: Any, name: Name) -> Table | None:
         """The object as it is now."""
 
-    @abstractmethod
     def read_rows(self, connection: Any, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         """The fields of a task in every row, as `reading.rows_of` gives them; in the transaction that is open."""
+        return rows_in_parts(connection.execute(self.every_row(name, table, task)), task)
+
+    def every_row(self, name: Name, table: Table, task: SinkTask) -> str:
+        """Queries the fields as texts, but for marked rows."""
+        texts = (self.text_of(field, table.columns[self.fold(field.name)]) for field in task.schema)
+        soft = soft_delete(task)
+        kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
+        return f"SELECT {', '.join(texts)} FROM {name.sql}{kept}"
+
+    @abstractmethod
+    def text_of(self, field: pa.Field, column: Any) -> str:
+        """The values of a column as texts, where the database writes them."""
 
     # Types and values
 
@@ -271,14 +296,17 @@ class FileDialect(Dialect):
     is_file = True
 
     @property
-    @abstractmethod
     def path(self) -> Path:
         """The file, links followed."""
+        return Path(self.settings.path).resolve()
 
     @property
     def identity(self) -> str:
         """The absolute path."""
         return str(self.path)
+
+    def is_name(self, name: str) -> bool:
+        return bool(name) and "\0" not in name
 
     def absent_file(self) -> str | None:
         """The file, if it is not there: to connect would make it."""
@@ -293,7 +321,6 @@ class FileDialect(Dialect):
         return status.st_dev, status.st_ino
 
     def place_problem(self) -> Wrong | None:
-        """Why the file cannot be there."""
         folder, path = self.path.parent, self.path
         if not folder.is_dir():
             return f"no folder {folder}", "an existing folder", f"make it: mkdir -p '{folder}'"
@@ -302,13 +329,6 @@ class FileDialect(Dialect):
         if path.exists() and not (path.is_file() and os.access(path, os.R_OK | os.W_OK)):
             return "no regular file that can be read and written", "one", "change path or permissions"
         return None
-
-
-def parsed(dialect: Dialect, text: str, schema: str | None) -> Name | None:
-    """`table`, `schema.table`, with quotes around a part that has a dot; None for anything else."""
-    name = object_name(text, dialect.quote, schema)
-    parts = [] if name is None else [part for part in (name.schema, name.name) if part is not None]
-    return name if parts and all(map(dialect.is_name, parts)) else None
 
 
 def first_of(reasons: Mapping[str, str], text: str) -> str | None:

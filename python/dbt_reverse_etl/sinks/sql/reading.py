@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +13,8 @@ from dbt_reverse_etl.sinks.reading import rows_of
 READ_AT_ONCE = 100_000  # rows in one table
 
 
-def rows_in_parts(
-    cursor: Any, task: SinkTask, text_of: Callable[[Any], Any] = lambda value: value, kind: pa.DataType | None = None
-) -> Iterator[pa.Table]:
-    """The fields of a task; `text_of` makes texts of this kind of the values, where the database has not."""
+def rows_in_parts(cursor: Any, task: SinkTask) -> Iterator[pa.Table]:
+    """The fields of a task, whose texts, or their bytes, the cursor gives."""
     while rows := cursor.fetchmany(READ_AT_ONCE):
-        columns = zip(*rows, strict=True)
-        texts = {
-            name: pa.array(map(text_of, column), kind or pa.string())
-            for name, column in zip(task.schema.names, columns, strict=True)
-        }
-        yield rows_of(texts, task.schema)
+        texts = map(pa.array, zip(*rows, strict=True))
+        yield rows_of(dict(zip(task.schema.names, texts, strict=True)), task.schema)

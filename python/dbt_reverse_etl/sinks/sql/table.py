@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
@@ -87,16 +86,6 @@ class Table:
 def quoted(name: str, quote: str = '"') -> str:
     """An identifier as SQL."""
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"
-
-
-def object_name(text: str, quote: str, schema: str | None) -> Name | None:
-    """`table`, `schema.table`, with quotes around a part that has a dot; None for anything else."""
-    part = f"(?:{quote}((?:[^{quote}]|{quote}{quote})+){quote}|([^{quote}.]+))"
-    match = re.fullmatch(rf"(?:{part}\.)?{part}", text, re.DOTALL)
-    if match is None:
-        return None
-    of, name = ((match[at] or "").replace(quote * 2, quote) or match[at + 1] for at in (1, 3))
-    return Name(of or schema, name, quote)
 
 
 def soft_delete(task: SinkTask) -> str | None:

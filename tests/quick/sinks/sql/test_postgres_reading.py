@@ -26,14 +26,14 @@ class Copied:
 
     @contextmanager
     def copy(self, statement: bytes) -> Iterator[Iterator[bytes]]:
-        constant = "0," if statement.startswith(b"COPY (SELECT 0, ") else ""
+        constant = "0," if statement.startswith(b"COPY (SELECT 0, one.* FROM (") else ""
         yield (f"{constant}{line}\n".encode() for line in self._lines)
 
 
 def read(*lines: str) -> list[Any]:
     task = SinkTask("5c", "people", 1, "people", Mode.MIRROR, ("name",), pa.schema([("name", pa.string())]))
     connection: Any = Copied(*lines)
-    tables = read_copy(connection, '"name"', '"people"', task, ())
+    tables = read_copy(connection, 'SELECT "name" FROM "people"', task, ())
     return [row["name"] for table in tables for row in table.to_pylist() if not row[UNREADABLE]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -18,11 +18,10 @@ import pyarrow.types as pt
 from pydantic import SecretStr
 
 from dbt_reverse_etl.base.outcome import Outcome
-from dbt_reverse_etl.sinks.base import Limits, SinkTask
+from dbt_reverse_etl.sinks.base import Limits
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
 from dbt_reverse_etl.sinks.sql.columns import Changes
-from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of, parsed
-from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
+from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective
 from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
@@ -146,10 +145,6 @@ class DuckdbDialect(FileDialect):
     settings: DuckdbSettings
 
     @property
-    def path(self) -> Path:
-        return Path(self.settings.path).resolve()
-
-    @property
     def identity(self) -> str:
         """As a URL."""
         return f"duckdb://{self.path}"
@@ -187,19 +182,12 @@ class DuckdbDialect(FileDialect):
             raise RolledBack(self.failure(error)[1]) from None
         return isinstance(error, duckdb.TransactionException)
 
-    def object_name(self, text: str) -> Name | None:
-        found = parsed(self, text, None)
-        return found and self.name_of(found.schema, found.name)
-
     def name_of(self, schema: str | None, name: str) -> Name:
         """In three parts: the first of two could be the file as well as a schema."""
         return Name(schema, name, self.quote, _catalog_of(self.path.name) if schema else None)
 
     def one_table(self, name: Name) -> str:
         return f"{name.schema or 'main'}.{name.name}".lower()
-
-    def is_name(self, name: str) -> bool:
-        return bool(name) and "\0" not in name
 
     def exists(self, connection: Any, name: Name) -> bool:
         return bool(self._catalog(connection, name, "column_name", "columns"))
@@ -234,10 +222,9 @@ class DuckdbDialect(FileDialect):
         )
         return self.run(connection, query, (name.schema, name.name)).fetchall()
 
-    def read_rows(self, connection: Any, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
-        """The database writes every value as text."""
-        fields = ", ".join(_text(self.quoted(field.name), field) for field in task.schema)
-        yield from rows_in_parts(connection.execute(f"SELECT {fields} FROM {name.sql}"), task)
+    def text_of(self, field: pa.Field, column: Column) -> str:
+        name = self.quoted(field.name)
+        return f"hex({name})" if is_bytes(field.type) else f"CAST({name} AS VARCHAR)"
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         return f"DECIMAL({plain.precision}, {plain.scale})" if pt.is_decimal(plain) else super().column_type(plain)
@@ -303,10 +290,6 @@ class DuckdbSink(SqlSink):
                 return super()._open(connection)
             time.sleep(pause)
         return super()._open(connection)
-
-
-def _text(column: str, field: pa.Field) -> str:
-    return f"hex({column})" if is_bytes(field.type) else f"CAST({column} AS VARCHAR)"
 
 
 def _columns(expressions: str) -> list[str]:

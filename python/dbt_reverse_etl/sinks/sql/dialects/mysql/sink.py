@@ -14,7 +14,7 @@ from pymysql.cursors import SSCursor
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, Refusal, utf8
-from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, parsed
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode
 from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import FORMS, unfit
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
@@ -42,7 +42,7 @@ from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST_MYSQL, OLDEST_MARIADB = (8, 0), (10, 5)
@@ -79,6 +79,10 @@ class MysqlDialect(Dialect):
     def holder(self) -> str:
         """The server: an object may be in another database than that of the settings."""
         return self.settings.server
+
+    @property
+    def default_schema(self) -> str:
+        return self.settings.database
 
     def unfit_server(self, connection: Connection[Any]) -> Wrong | None:
         # Never the version of the handshake: a proxy sends one of its own.
@@ -126,9 +130,6 @@ class MysqlDialect(Dialect):
             return None
         return f"{name} without transactions", f"the engine {ENGINE}", f"run: ALTER TABLE {name.sql} ENGINE={ENGINE}"
 
-    def object_name(self, text: str) -> Name | None:
-        return parsed(self, text, self.settings.database)
-
     def is_name(self, name: str) -> bool:
         return 1 <= len(name) <= LONGEST_MYSQL_NAME and "\0" not in name and max(name) <= "\uffff" and name[-1] != " "
 
@@ -139,24 +140,18 @@ class MysqlDialect(Dialect):
         return read_table(connection, name)
 
     def read_rows(self, connection: Connection[Any], name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
-        """The server writes every value as text."""
-        soft = soft_delete(task)
-        kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
-        columns = table.columns
-        texts = (self._text(field, is_number=is_number(columns[self.fold(field.name)])) for field in task.schema)
-        fields = ", ".join(f"CAST({text} AS CHAR)" for text in texts)
         with connection.cursor(SSCursor) as cursor:
-            cursor.execute(f"SELECT {fields} FROM {name.sql}{kept}")
+            cursor.execute(self.every_row(name, table, task))
             yield from rows_in_parts(cursor, task)
 
-    def _text(self, field: pa.Field, *, is_number: bool) -> str:
-        kind, column = field.type, self.quoted(field.name)
-        if is_bytes(kind):
+    def text_of(self, field: pa.Field, column: MysqlColumn) -> str:
+        name = self.quoted(field.name)
+        if is_bytes(field.type):
             # It is NULL above max_allowed_packet; what is no number of base 16 is shown as unreadable.
-            return f"COALESCE(HEX({column}), IF({column} IS NULL, NULL, 'too long'))"
-        if pt.is_floating(kind):
-            return f"({column} + 0e0)"  # a FLOAT is written with six digits
-        return f"({column} + 0)" if is_number else column  # ZEROFILL shows more of them
+            return f"CAST(COALESCE(HEX({name}), IF({name} IS NULL, NULL, 'too long')) AS CHAR)"
+        if pt.is_floating(field.type):
+            return f"CAST(({name} + 0e0) AS CHAR)"  # a FLOAT is written with six digits
+        return f"CAST({f'({name} + 0)' if is_number(column) else name} AS CHAR)"  # ZEROFILL shows more of them
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         if in_key and (is_text(plain) or is_bytes(plain)):

@@ -17,16 +17,8 @@ from dbt_reverse_etl.sinks.reading import rows_of
 BLOCK = 8 * 2**20  # bytes of CSV in one table
 
 
-def read_copy(
-    connection: Connection[Any], texts: str, rows: str, task: SinkTask, arrays: Collection[str]
-) -> Iterator[pa.Table]:
-    """The texts of the fields of a task.
-
-    Args:
-        texts: their SQL, in the order of the fields.
-        rows: the table and the condition.
-        arrays: as in `rows_of`.
-    """
+def read_copy(connection: Connection[Any], query: str, task: SinkTask, arrays: Collection[str]) -> Iterator[pa.Table]:
+    """The fields of a task, whose texts the query gives; `arrays` as in `rows_of`."""
     # Behind a constant, because Arrow drops a BOM with which the first value begins, and a line of one NULL, which is empty.
     constant, *names = map(str, range(len(task.schema) + 1))
     parse = csv.ParseOptions(newlines_in_values=True)
@@ -39,7 +31,7 @@ def read_copy(
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    with connection.cursor().copy(f"COPY (SELECT 0, {texts} FROM {rows}) TO STDOUT (FORMAT csv)".encode()) as copy:
+    with connection.cursor().copy(f"COPY (SELECT 0, one.* FROM ({query}) one) TO STDOUT (FORMAT csv)".encode()) as copy:
         stream = io.BufferedReader(_Stream(copy), BLOCK)
         if not stream.peek(1):
             return
@@ -61,11 +53,9 @@ class _Stream(io.RawIOBase):
         self._blocks, self._rest = iter(copy), memoryview(b"")
 
     def readable(self) -> bool:
-        """As a file."""
         return True
 
     def readinto(self, target: Any) -> int:
-        """As a file."""
         if not self._rest:
             self._rest = memoryview(next(self._blocks, b""))
         wanted = memoryview(target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Refusal
-from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack, parsed
+from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack
 from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
@@ -31,7 +31,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, Pos
 from dbt_reverse_etl.sinks.sql.rights import Lack, Need
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
-from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, soft_delete
+from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST_SERVER = 12
@@ -58,6 +58,7 @@ class PostgresDialect(Dialect):
     moment_types = frozenset({"timestamptz", "timestamp"})
     lock_fence = " FOR SHARE"
     hides_commits = True
+    default_schema = "public"
     forms, created, fits = FORMS, CREATED, FITS
 
     settings: PostgresSettings
@@ -127,9 +128,6 @@ class PostgresDialect(Dialect):
         query = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s, %s))"
         self.run(connection, query, (word, LOCKS))
 
-    def object_name(self, text: str) -> Name | None:
-        return parsed(self, text, "public")
-
     def operator(self, sign: str) -> str:
         return f"OPERATOR(pg_catalog.{sign})"
 
@@ -146,20 +144,14 @@ class PostgresDialect(Dialect):
         return read_table(connection, name)
 
     def read_rows(self, connection: Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
-        columns: Mapping[str, Any] = table.columns
-        arrays = {
-            field.name for field in task.schema if columns[field.name].category == "A" and pa.types.is_list(field.type)
-        }
-        texts = ", ".join(self._text(field, is_array=field.name in arrays) for field in task.schema)
-        soft = soft_delete(task)
-        kept = f" WHERE {self.quoted(soft)} IS NULL" if soft else ""
-        return read_copy(connection, texts, f"{name.sql}{kept}", task, arrays)
+        arrays = {field.name for field in task.schema if _is_array(field, table.columns[field.name])}
+        return read_copy(connection, self.every_row(name, table, task), task, arrays)
 
-    def _text(self, field: pa.Field, *, is_array: bool) -> str:
+    def text_of(self, field: pa.Field, column: PostgresColumn) -> str:
         quoted = self.quoted(field.name)
         if is_bytes(field.type):
             return f"pg_catalog.encode({quoted}, 'hex')"
-        if is_array:
+        if _is_array(field, column):
             return f"pg_catalog.to_json({quoted}::pg_catalog.text[])::pg_catalog.text"
         return f"{quoted}::pg_catalog.text"
 
@@ -189,3 +181,7 @@ class PostgresSink(SqlSink):
     distributable = True
     dialect_type = PostgresDialect
     writer_type = PostgresWriter
+
+
+def _is_array(field: pa.Field, column: Any) -> bool:
+    return bool(column.category == "A" and pa.types.is_list(field.type))

@@ -10,7 +10,6 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of
 from dbt_reverse_etl.sinks.sql.dialects.sqlite.rows import SqliteWriter
-from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
@@ -111,10 +109,6 @@ class SqliteDialect(FileDialect):
 
     settings: SqliteSettings
 
-    @property
-    def path(self) -> Path:
-        return Path(self.settings.path).resolve()
-
     def place_problem(self) -> Wrong | None:
         if sqlite3.sqlite_version_info < OLDEST:
             return f"SQLite {sqlite3.sqlite_version}", "3.31 or newer", "use a newer Python"
@@ -184,9 +178,6 @@ class SqliteDialect(FileDialect):
         """Only ASCII letters lose their case."""
         return name.encode().lower().decode()
 
-    def is_name(self, name: str) -> bool:
-        return bool(name) and "\0" not in name
-
     def exists(self, connection: sqlite3.Connection, name: Name) -> bool:
         return connection.execute(_IS_TABLE, (name.name,)).fetchone() is not None
 
@@ -210,14 +201,14 @@ class SqliteDialect(FileDialect):
             cascades={column for (column,) in connection.execute(_CASCADES, (name.name,))},
         )
 
-    def read_rows(
-        self, connection: sqlite3.Connection, name: Name, _table: Table, task: SinkTask
-    ) -> Iterator[pa.Table]:
+    def read_rows(self, connection: sqlite3.Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         """A text that is not UTF-8 is a row that differs, no error."""
         connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
-        fields = ", ".join(map(self.quoted, task.schema.names))
-        cursor = connection.execute(f"SELECT {fields} FROM {name.sql}")
-        yield from rows_in_parts(cursor, task, _text_of, pa.binary())
+        connection.row_factory = lambda _cursor, row: [*map(_text_of, row)]
+        return super().read_rows(connection, name, table, task)
+
+    def text_of(self, field: pa.Field, column: Column) -> str:
+        return self.quoted(field.name)
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         return "TEXT" if pt.is_nested(plain) else self.form(plain)[1]
@@ -258,10 +249,9 @@ def _affinity(declared: str) -> str | None:
 
 def _text_of(value: Any) -> bytes | None:
     """A value of SQLite, as `reading.rows_of` takes it."""
-    if isinstance(value, bytes):
-        return value.hex().encode()
-    text = value if value is None or isinstance(value, str) else repr(value)
-    return None if text is None else text.encode(errors="surrogateescape")
+    if value is None or isinstance(value, bytes):
+        return value and value.hex().encode()
+    return (value if isinstance(value, str) else repr(value)).encode(errors="surrogateescape")
 
 
 class SqliteSink(SqlSink):
