@@ -23,6 +23,11 @@ def is_bytes(arrow_type: pa.DataType) -> bool:
     return bool(pt.is_binary(arrow_type) or pt.is_large_binary(arrow_type))
 
 
+def is_zoned(arrow_type: pa.DataType) -> bool:
+    """Whether the values are moments, not readings of a clock."""
+    return bool(pt.is_timestamp(arrow_type)) and arrow_type.tz is not None
+
+
 def outside_years(array: Any) -> Any:
     """A boolean array, true where the year of a date or a timestamp is outside 1 to 9999."""
     is_date = pt.is_date(array.type)

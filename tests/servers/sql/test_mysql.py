@@ -17,10 +17,10 @@ from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.checks import table_problems
-from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import NOT_FINITE, OUTSIDE_CHARSET
+from dbt_reverse_etl.sinks.sql.dialects.mysql.kinds import NOT_FINITE, TEXT
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import TOO_LARGE, MysqlWriter
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import READ_ONLY, connect, failure, run
-from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import OUTSIDE_CHARSET, MysqlDialect
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn, MysqlTable
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
 from dbt_reverse_etl.sinks.sql.table import Name
@@ -58,7 +58,7 @@ def test_a_row_that_appears_while_its_update_finds_none_is_updated_after_all(
             db.run(f"INSERT INTO people VALUES {rows.pop()}")
         return run(connection, query, values)
 
-    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.sink.run", appears)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.session.run", appears)
     task = a_task(mode=Mode.UPDATE_ONLY)
     with opened(db.sink(), task) as sink:
         assert deliver(sink, task, [("update", person(1))]) == [DELIVERED]
@@ -78,7 +78,7 @@ def test_a_row_that_appears_while_refused_rows_are_searched_is_not_called_delive
             db.run(f"INSERT INTO people VALUES {rows.pop()}")
         return run(connection, query, values)
 
-    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.sink.run", appears)
+    monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.session.run", appears)
     batch = [("update", person(1, "Ada", 0.0)), ("update", person(2, "Bobby", 9.0))]
     with opened(db.sink(), task := a_task(mode=Mode.UPDATE_ONLY)) as sink:
         assert deliver(sink, task, batch) == [Outcome.RETRYABLE] * 2
@@ -333,7 +333,7 @@ NESTED = [
 )
 @pytest.mark.parametrize(("kind", "is_changed"), NESTED)
 def test_a_nested_type_with_a_double_is_kept_from_the_json_of_mysql(kind: pa.DataType, is_changed: bool) -> None:
-    assert DIALECT.column_type(kind) == ("longtext" if is_changed else "json")
+    assert DIALECT.column_type(kind) == (TEXT if is_changed else "json")
     key = MysqlColumn("id", "bigint", False, False, True, False, None, None, None, 0, None, None)
     json = MysqlColumn("data", "json", False, True, True, False, None, None, None, None, None, None)
     table = MysqlTable({"id": key, "data": json}, {frozenset({"id"})})
@@ -342,7 +342,7 @@ def test_a_nested_type_with_a_double_is_kept_from_the_json_of_mysql(kind: pa.Dat
     assert [problem.found for problem in problems] == (
         [f"column data of type json, which changes values of type {kind}"] if is_changed else []
     )
-    assert all(problem.expected == "a column of type longtext" for problem in problems)
+    assert all(problem.expected == f"a column of type {TEXT}" for problem in problems)
 
 
 def test_a_text_that_is_added_to_a_table_of_another_character_set_holds_every_text(db: Database) -> None:

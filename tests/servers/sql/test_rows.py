@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW, NULL_KEY
-from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import BLANK_AT_END, OUTSIDE_CHARSET, REQUIRED
+from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import BLANK_AT_END, OUTSIDE_CHARSET, REQUIRED
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_KEY, OTHER_SPELLING
 from dbt_reverse_etl.testing import batch_of, deliver, opened, outcomes, person
 from tests.support.effort import scaled

@@ -30,7 +30,7 @@ def task_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
     found += [
         Problem(f"{where}, field {field.name}", f"the type {field.type}", expected, next_step)
         for field in task.schema
-        if not (pt.is_nested(field.type) or dialect.is_supported(field.type))
+        if not dialect.is_supported(field.type)
     ]
     for key in task.key:
         kind = task.schema.field(key).type if key in names else pa.int64()
@@ -138,7 +138,7 @@ def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, di
     if not knows_type:
         return None
     wrong = dialect.column_problem(column, field, task, name)
-    if wrong or dialect.keeps(column, field.type):
+    if wrong or dialect.kind(field.type).fits(column, field.type):
         return wrong
     found = f"column {column.name} of type {column.declared or column.kind or 'none'}, which changes values of type {field.type}"
     expected = f"a column of type {dialect.column_type(field.type)}"
@@ -161,5 +161,5 @@ def add_column(dialect: Dialect, name: Name, field: pa.Field) -> str:
 
 
 def _declared(dialect: Dialect, field: pa.Field, *, in_key: bool = False) -> str:
-    kind = dialect.declared_type(field.type, in_key=in_key)
+    kind = dialect.column_type(field.type, in_key=in_key)
     return f"{dialect.quoted(field.name)} {kind}{' NOT NULL' if in_key else ''}"

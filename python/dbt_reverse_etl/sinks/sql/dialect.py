@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from dbt_reverse_etl.sinks.refusals import Converted, Refusal
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, Lack, Need
 from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong, quoted, soft_delete
-from dbt_reverse_etl.sinks.sql.values import Form, IsType
+from dbt_reverse_etl.sinks.sql.values import Kind
 
 Fault = tuple[Any, ...]  # why a table refuses a row, as the error said it
 CORRECT_LOGIN = "correct user and password in profiles.yml"
@@ -58,9 +58,7 @@ class Dialect(ABC):
         lock_fence, lock_record: end of a query that locks the row against others.
         insert_only: rights on the object that this mode needs.
         hides_commits: a query does not see a record whose COMMIT is still on its way, nor wait for it.
-        forms: how values are written, by Arrow type.
-        created: types of columns that are made, by Arrow type.
-        fits: whether a column keeps values, by Arrow type.
+        kinds: what is done with values, by Arrow type: the first one that has it.
     """
 
     name: ClassVar[str]
@@ -89,9 +87,7 @@ class Dialect(ABC):
     lock_record: ClassVar[str] = ""
     insert_only: ClassVar[tuple[str, ...]] = (SELECT, INSERT)
     hides_commits: ClassVar[bool] = False
-    forms: ClassVar[Sequence[Form]]
-    created: ClassVar[Sequence[tuple[IsType, str]]]
-    fits: ClassVar[Sequence[tuple[IsType, Callable[[Any, pa.DataType], bool]]]]
+    kinds: ClassVar[Sequence[Kind]]
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -259,31 +255,23 @@ class Dialect(ABC):
 
     def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
         """The type of a column that holds every value of an Arrow type."""
-        return next(written for is_type, written in self.created if is_type(plain))
-
-    def declared_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
-        """That type as DDL writes it."""
-        return self.column_type(plain, in_key=in_key)
-
-    def keeps(self, column: Any, plain: pa.DataType) -> bool:
-        """Whether a column holds the values of a type as they are; one that is too long or too large is refused by its row."""
-        return any(is_type(plain) and fits(column, plain) for is_type, fits in self.fits)
+        return self.kind(plain).column.format(plain)
 
     def column_problem(self, column: Any, field: pa.Field, task: SinkTask, name: Name) -> Wrong | None:
         """What else a column must not be."""
         return None
 
     def is_supported(self, plain: pa.DataType) -> bool:
-        """Whether the values of a type that is not nested have an exact form."""
-        return any(is_type(plain) for is_type, *_ in self.forms)
+        """Whether the values of a type have an exact form."""
+        return any(kind.has(plain) for kind in self.kinds)
 
     def converted(self, array: Any, column: Any) -> Converted:
         """Values of a type that is not nested, as the database takes them."""
-        return self.form(array.type)[2](array)
+        return self.kind(array.type).convert(array)
 
-    def form(self, plain: pa.DataType) -> Form:
-        """How the values of a type that is not nested are written."""
-        return next(form for form in self.forms if form[0](plain))
+    def kind(self, plain: pa.DataType) -> Kind:
+        """What is done with the values of a type."""
+        return next(kind for kind in self.kinds if kind.has(plain))
 
     def unfit(self, array: Any, written: Any, column: Any) -> list[Refusal]:
         """Values, before and after their conversion, that a column would cut or change instead of refusing them."""

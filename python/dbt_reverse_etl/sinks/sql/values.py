@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dbt_reverse_etl.sinks.refusals import Converted, utf8, without
+from dbt_reverse_etl.sinks.refusals import Converted, without
 from dbt_reverse_etl.values.arrow import outside_years
 from dbt_reverse_etl.values.encoding import decimal_texts
 
 YEAR = "a year outside 1 to 9999"
 
 Convert = Callable[[Any], Converted]
-IsType = Callable[[pa.DataType], bool]
-Form = tuple[IsType, str, Convert]  # of a kind of Arrow type: how it is called in the database, and the conversion
+Fits = Callable[[Any, pa.DataType], bool]
 
 
 def as_it_is(array: Any) -> Converted:
@@ -25,20 +23,32 @@ def as_it_is(array: Any) -> Converted:
     return array, []
 
 
+class Kind(NamedTuple):
+    """What a database does with the values of some Arrow types; nested ones arrive as JSON texts.
+
+    Attributes:
+        has: whether a type is one of these.
+        column: the type of a column that holds every value; `{0}` is the Arrow type.
+        fits: whether a column keeps the values as they are; one that is too long or too large is refused by its row.
+        convert: the values as the database takes them.
+        staged: the type of a column of the staging table, where that is another one.
+    """
+
+    has: Callable[[pa.DataType], bool]
+    column: str
+    fits: Fits
+    convert: Convert = as_it_is
+    staged: str = ""
+
+
+def one_of(*kinds: str) -> Fits:
+    """Whether the type of a column is one of these."""
+    return lambda column, _plain: column.kind in kinds
+
+
 def cast_to(target: pa.DataType) -> Convert:
     """A conversion that refuses nothing."""
     return lambda array: (array.cast(target), [])
-
-
-def texts_without_nul(reason: str) -> Convert:
-    """Texts in which a NUL character is refused."""
-
-    def convert(array: Any) -> Converted:
-        array, refusals = utf8(array)
-        has_nul = pc.match_substring(array, "\0")
-        return without(array, has_nul), [*refusals, (has_nul, reason)]
-
-    return convert
 
 
 def decimal_text(array: Any) -> Converted:

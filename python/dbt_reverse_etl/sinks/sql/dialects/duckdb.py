@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits
-from dbt_reverse_etl.sinks.refusals import Converted, utf8
+from dbt_reverse_etl.sinks.refusals import utf8
 from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_SPELLING, Ineffective
@@ -27,8 +27,8 @@ from dbt_reverse_etl.sinks.sql.settings import DuckdbSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.statements import STAGE, StagedWriter
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table
-from dbt_reverse_etl.sinks.sql.values import Form, as_it_is, cast_to, date_days, then, timestamp_micros
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
+from dbt_reverse_etl.sinks.sql.values import Kind, date_days, one_of, then, timestamp_micros
+from dbt_reverse_etl.values.arrow import is_bytes, is_text, is_zoned
 
 WORDS = (
     (duckdb.IntegrityError, "constraint violated"),
@@ -43,43 +43,11 @@ FAILURES = {
     r"^(IO|TransactionContext) Error: .*(No space left on device|Disk quota exceeded|File too large)$": NO_SPACE,
     r"^(IO Error: )?(Corrupt database file|Could not read enough bytes)": "the file is damaged",
 }
-_INTEGERS = frozenset(
-    f"{sign}{kind}" for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
-)
+_INTEGERS = {sign + kind for sign in ("", "U") for kind in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")}
 _DECIMAL = re.compile(r"DECIMAL\(\d+,(\d+)\)")
+_ZONED = "TIMESTAMP WITH TIME ZONE"
 _FOREIGN_KEY = "Violates foreign key constraint"
 _EXPRESSION = re.compile(r"""'"((?:[^"]|"")+)"'|(\w+)""")
-
-
-def _timestamp(array: Any) -> Converted:
-    return then(timestamp_micros, pa.timestamp("us", "UTC" if array.type.tz else None))(array)
-
-
-FORMS: tuple[Form, ...] = (
-    (lambda kind: pt.is_integer(kind) or pt.is_boolean(kind), "", as_it_is),
-    (pt.is_floating, "", cast_to(pa.float64())),
-    (is_text, "", utf8),
-    (is_bytes, "", cast_to(pa.binary())),
-    (pt.is_decimal, "", as_it_is),
-    (pt.is_timestamp, "", _timestamp),
-    (pt.is_date, "", then(date_days, pa.date32())),
-)
-CREATED = (
-    (pt.is_int64, "BIGINT"),
-    (pt.is_int32, "INTEGER"),
-    (pt.is_integer, "SMALLINT"),
-    (pt.is_floating, "DOUBLE"),
-    (pt.is_boolean, "BOOLEAN"),
-    (is_bytes, "BLOB"),
-    (pt.is_date, "DATE"),
-    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "TIMESTAMP WITH TIME ZONE"),
-    (pt.is_timestamp, "TIMESTAMP"),
-    (lambda _kind: True, "VARCHAR"),
-)
-
-
-def _is(*kinds: str) -> Callable[[Column, pa.DataType], bool]:
-    return lambda column, _plain: column.kind in kinds
 
 
 def _keeps_integer(column: Column, _plain: pa.DataType) -> bool:
@@ -91,18 +59,20 @@ def _keeps_decimal(column: Column, plain: pa.DataType) -> bool:
     return int(scale[1]) >= plain.scale if scale else column.kind in _INTEGERS and plain.scale == 0
 
 
-FITS = (
-    (pt.is_nested, _is("VARCHAR", "JSON")),
-    (pt.is_boolean, _is("BOOLEAN")),
-    (pt.is_integer, _keeps_integer),
-    (pt.is_decimal, _keeps_decimal),
-    (lambda kind: pt.is_floating(kind) and kind.bit_width <= 32, _is("FLOAT", "DOUBLE")),
-    (pt.is_floating, _is("DOUBLE")),
-    (is_text, _is("VARCHAR")),
-    (is_bytes, _is("BLOB")),
-    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, _is("TIMESTAMP WITH TIME ZONE")),
-    (lambda kind: pt.is_timestamp(kind) and kind.tz is None, _is("TIMESTAMP", "TIMESTAMP_NS")),
-    (pt.is_date, _is("DATE")),
+KINDS = (
+    Kind(pt.is_nested, "VARCHAR", one_of("VARCHAR", "JSON")),
+    Kind(pt.is_boolean, "BOOLEAN", one_of("BOOLEAN")),
+    Kind(pt.is_int64, "BIGINT", _keeps_integer),
+    Kind(pt.is_int32, "INTEGER", _keeps_integer),
+    Kind(pt.is_integer, "SMALLINT", _keeps_integer),
+    Kind(pt.is_decimal, "DECIMAL({0.precision}, {0.scale})", _keeps_decimal),
+    Kind(pt.is_float64, "DOUBLE", one_of("DOUBLE")),
+    Kind(pt.is_floating, "DOUBLE", one_of("FLOAT", "DOUBLE")),
+    Kind(is_text, "VARCHAR", one_of("VARCHAR"), utf8),
+    Kind(is_bytes, "BLOB", one_of("BLOB")),
+    Kind(is_zoned, _ZONED, one_of(_ZONED), then(timestamp_micros, pa.timestamp("us", "UTC"))),
+    Kind(pt.is_timestamp, "TIMESTAMP", one_of("TIMESTAMP", "TIMESTAMP_NS"), then(timestamp_micros, pa.timestamp("us"))),
+    Kind(pt.is_date, "DATE", one_of("DATE"), then(date_days, pa.date32())),
 )
 
 
@@ -113,16 +83,13 @@ class _Rows:
         self._rows = rows
 
     def fetchone(self) -> Any:
-        """The first row, or None."""
         return self._rows[0] if self._rows else None
 
     def fetchall(self) -> list[Any]:
-        """Each row."""
         return self._rows
 
     @property
     def rowcount(self) -> int:
-        """What a statement changed."""
         return int(self._rows[0][0])
 
 
@@ -140,7 +107,7 @@ class DuckdbDialect(FileDialect):
     name_form = "different names, also without upper and lower case"
     # Of the key: two updates of another column would not collide.
     hold_fence = "UPDATE {fences} SET sync_id = sync_id WHERE sync_id {eq} ?"
-    forms, created, fits = FORMS, CREATED, FITS
+    kinds = KINDS
 
     settings: DuckdbSettings
 
@@ -150,11 +117,9 @@ class DuckdbDialect(FileDialect):
         return f"duckdb://{self.path}"
 
     def connect(self, mode: OpenMode) -> Any:
-        config = self.settings.config.items()
-        plain: dict[str, Any] = {
-            name: one.get_secret_value() if isinstance(one, SecretStr) else one for name, one in config
-        }
-        connection = duckdb.connect(str(self.path), config=plain)
+        given = self.settings.config.items()
+        config = {name: one.get_secret_value() if isinstance(one, SecretStr) else one for name, one in given}
+        connection = duckdb.connect(str(self.path), config=dict[str, Any](config))
         connection.execute("SET TimeZone = 'UTC'")
         return connection
 
@@ -225,9 +190,6 @@ class DuckdbDialect(FileDialect):
     def text_of(self, field: pa.Field, column: Column) -> str:
         name = self.quoted(field.name)
         return f"hex({name})" if is_bytes(field.type) else f"CAST({name} AS VARCHAR)"
-
-    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
-        return f"DECIMAL({plain.precision}, {plain.scale})" if pt.is_decimal(plain) else super().column_type(plain)
 
 
 class DuckdbWriter(StagedWriter):

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 import pymysql
@@ -17,7 +16,8 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.refusals import positions
 from dbt_reverse_etl.sinks.sql.columns import Changes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault
-from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import TEXT, rows_of
+from dbt_reverse_etl.sinks.sql.dialects.mysql.kinds import TEXT
+from dbt_reverse_etl.sinks.sql.dialects.mysql.literals import rows_of
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import OUT_OF_RANGE, UTC, condition, number, run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlTable
 from dbt_reverse_etl.sinks.sql.rows import INEFFECTIVE, MISPLACED, OTHER_KEY, OTHER_SPELLING, Found
@@ -68,12 +68,9 @@ class MysqlWriter(StagedWriter):
     @property
     def _types(self) -> list[str]:
         """Of the fields in the staging table."""
-        return [self._type(field.type, self.columns[field.name]) for field in self.task.schema]
-
-    def _type(self, plain: pa.DataType, column: Any) -> str:
-        if pt.is_nested(plain) or column.is_text:
-            return TEXT
-        return f"DECIMAL({plain.precision}, {plain.scale})" if pt.is_decimal(plain) else self.dialect.form(plain)[1]
+        # Beside a text a number is staged as one, too: MySQL compares a number with a text as two doubles.
+        kinds = [(field.type, self.columns[field.name].is_text) for field in self.task.schema]
+        return [TEXT if pt.is_nested(kind) or as_text else self.dialect.column_type(kind) for kind, as_text in kinds]
 
     def packed(self, changes: Changes) -> Changes:
         rows = rows_of(changes, self._types)

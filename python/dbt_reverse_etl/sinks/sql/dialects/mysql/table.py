@@ -1,31 +1,20 @@
-"""What MySQL knows about the object of a sync, and which of its columns keep which values."""
+"""What MySQL knows about the object of a sync."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.types as pt
 from pymysql.connections import Connection
 
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
-
-Fits = Callable[["MysqlColumn", pa.DataType], bool]
 
 ENGINE, BASE_TABLE, VERSIONED = "InnoDB", "BASE TABLE", "SYSTEM VERSIONED"
-UTF8 = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})  # whose texts are told from others without the server
-_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
-_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
-_LONG_TEXTS = _TEXTS - {"char"}
-_BINARIES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
-_MICROSECONDS = 6
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 
 
 @dataclass(frozen=True)
@@ -54,9 +43,9 @@ class MysqlColumn(Column):
         return self.charset is not None or self.kind == "json"
 
     @property
-    def is_binary(self) -> bool:
-        """Whether it holds bytes."""
-        return self.kind in _BINARIES
+    def is_number(self) -> bool:
+        """Whole or decimal."""
+        return self.kind in _NUMBERS
 
 
 @dataclass(frozen=True)
@@ -149,70 +138,3 @@ def _unique(rows: Any) -> tuple[dict[str, frozenset[str]], Set[str]]:
     plain = {index for index, found in parts.items() if all(column and is_whole for column, is_whole in found)}
     indexes = {index: frozenset(str(column) for column, _ in parts[index]) for index in plain}
     return indexes, parts.keys() - plain
-
-
-def _keeps_integer(column: MysqlColumn, plain: pa.DataType) -> bool:
-    if column.kind == "decimal" or column.kind in _INTEGERS or column.kind in _LONG_TEXTS - {"json"}:
-        return True
-    bits = {"float": 16, "double": 32}.get(column.kind, 0)
-    return column.scale is None and plain.bit_width <= bits
-
-
-def _keeps_decimal(column: MysqlColumn, plain: pa.DataType) -> bool:
-    if column.kind in _LONG_TEXTS - {"json"}:
-        return True
-    return column.kind == "decimal" and column.scale is not None and column.scale >= plain.scale
-
-
-def is_number(column: Column) -> bool:
-    """Whole or decimal."""
-    return column.kind == "decimal" or column.kind in _INTEGERS
-
-
-def _is(*kinds: str) -> Fits:
-    return lambda column, _plain: column.kind in kinds
-
-
-def _floats(*kinds: str) -> Fits:
-    return lambda column, _plain: column.kind in kinds and column.scale is None
-
-
-def _precise(*kinds: str) -> Fits:
-    return lambda column, _plain: column.kind in kinds and column.precision == _MICROSECONDS
-
-
-def _holds_float(kind: pa.DataType) -> bool:
-    if pt.is_map(kind):
-        return _holds_float(kind.key_type) or _holds_float(kind.item_type)
-    if pt.is_struct(kind):
-        return any(_holds_float(field.type) for field in kind)
-    return _holds_float(kind.value_type) if pt.is_list(kind) else pt.is_floating(kind)
-
-
-def _keeps_nested(column: MysqlColumn, plain: pa.DataType) -> bool:
-    """MySQL reads a double of its `json` inexactly (its bug 116160); MariaDB's `json` is a longtext, and so is its kind."""
-    return column.kind in _LONG_TEXTS and not (column.kind == "json" and _holds_float(plain))
-
-
-FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
-    (pt.is_nested, _keeps_nested),
-    (pt.is_boolean, _is("tinyint")),
-    (pt.is_integer, _keeps_integer),
-    (pt.is_float32, _floats("float", "double")),
-    (pt.is_floating, _floats("double")),
-    (pt.is_decimal, _keeps_decimal),
-    (is_text, _is(*_TEXTS)),
-    (is_bytes, lambda column, _plain: column.is_binary),
-    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, _precise("datetime", "timestamp")),
-    (pt.is_timestamp, _precise("datetime")),
-    (pt.is_date, _is("date", "datetime")),
-)
-CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (lambda kind: pt.is_nested(kind) and not _holds_float(kind), "json"),
-    (pt.is_boolean, "tinyint(1)"),
-    (pt.is_floating, "double"),  # a FLOAT is shown with six digits
-    (is_bytes, "longblob"),
-    (pt.is_timestamp, "datetime(6)"),
-    (pt.is_date, "date"),
-    (lambda _kind: True, "longtext"),
-)

@@ -1,20 +1,4 @@
-"""Arrow columns as the binary COPY stream of a staging table: column by column, pure, no Python object per value.
-
-| Arrow type | column of the staging table |
-|---|---|
-| integers | int8 |
-| floats | float8; NaN and Infinity stay what they are |
-| bool | bool |
-| string | text; NUL characters are refused |
-| binary | bytea |
-| decimal | text, all digits |
-| timestamp with zone | timestamptz |
-| timestamp without zone | timestamp |
-| date | date |
-| list, struct, map | text, canonical JSON as of `dbt_reverse_etl.values.encoding` |
-
-The statements cast each to the type of its column.
-"""
+"""Arrow columns as the binary COPY stream of a staging table: column by column, pure, no Python object per value."""
 
 from __future__ import annotations
 
@@ -26,25 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from dbt_reverse_etl.sinks.refusals import Converted
 from dbt_reverse_etl.sinks.sql.columns import Changes
-from dbt_reverse_etl.sinks.sql.values import (
-    Form,
-    as_it_is,
-    cast_to,
-    date_days,
-    decimal_text,
-    pieces_of,
-    texts_without_nul,
-    timestamp_micros,
-)
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
+from dbt_reverse_etl.sinks.sql.values import date_days, pieces_of, timestamp_micros
 
 EPOCH_DAYS = 10_957  # Postgres counts from 2000-01-01
 EPOCH_MICROS = EPOCH_DAYS * 86_400 * 10**6
-NUL = "a NUL character, which Postgres cannot store"
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
@@ -95,24 +67,13 @@ def _variable(array: Any) -> Pieces:
     return _fixed(lengths, "i")[1], pc.fill_null(array, _EMPTY) if array.null_count else array
 
 
-def _timestamp(array: Any) -> Converted:
+def timestamp(array: Any) -> Converted:
+    """Microseconds since 2000."""
     micros, refusals = timestamp_micros(array)
     return pc.subtract(micros, EPOCH_MICROS), refusals
 
 
-def _date(array: Any) -> Converted:
+def date(array: Any) -> Converted:
+    """Days since 2000."""
     days, refusals = date_days(array)
     return pc.subtract(days, pa.scalar(EPOCH_DAYS, pa.int32())), refusals
-
-
-FORMS: tuple[Form, ...] = (
-    (pt.is_integer, "int8", cast_to(pa.int64())),
-    (pt.is_boolean, "bool", cast_to(pa.int8())),
-    (pt.is_floating, "float8", cast_to(pa.float64())),
-    (is_text, "text", texts_without_nul(NUL)),
-    (is_bytes, "bytea", as_it_is),
-    (pt.is_decimal, "text", decimal_text),
-    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "timestamptz", _timestamp),
-    (pt.is_timestamp, "timestamp", _timestamp),
-    (pt.is_date, "date", _date),
-)

@@ -142,8 +142,7 @@ class PostgresWriter(StagedWriter):
     @property
     def _types(self) -> list[str]:
         """Of the fields in the staging table."""
-        kinds = self.task.schema.types
-        return ["text" if pt.is_nested(kind) else self.dialect.form(kind)[1] for kind in kinds]
+        return [self.dialect.kind(kind).staged for kind in self.task.schema.types]
 
     def load(self, connection: Any, changes: Changes) -> None:
         cells = ", ".join(f'c{at} pg_catalog."{of_type}"' for at, of_type in enumerate(self._types))
@@ -282,8 +281,8 @@ class PostgresWriter(StagedWriter):
             elements = f"pg_catalog.json_array_elements_text({cell}::pg_catalog.json) WITH ORDINALITY e (value, at)"
             array = f"ARRAY(SELECT e.value::{column.element.sql} FROM {elements} ORDER BY e.at)"
             return f"CASE WHEN {cell} IS NOT NULL THEN {array} END"
-        staged = "text" if pt.is_nested(kind) else self.dialect.form(kind)[1]
-        return cell if column.type == Name("pg_catalog", staged) else f"{cell}::{column.type.sql}"
+        staged = Name("pg_catalog", self.dialect.kind(kind).staged)
+        return cell if column.type == staged else f"{cell}::{column.type.sql}"
 
 
 def _schema_of_equals(column: PostgresColumn) -> str:

@@ -10,25 +10,15 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Refusal
 from dbt_reverse_etl.sinks.sql.dialect import Dialect, Fault, OpenMode, RolledBack
-from dbt_reverse_etl.sinks.sql.dialects.postgres.copying import FORMS
+from dbt_reverse_etl.sinks.sql.dialects.postgres import session
+from dbt_reverse_etl.sinks.sql.dialects.postgres.kinds import KINDS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
-from dbt_reverse_etl.sinks.sql.dialects.postgres.session import (
-    INTERNAL,
-    connect,
-    failure,
-    is_doubtful,
-    is_raised,
-    login_step,
-    row_is_at_fault,
-)
-from dbt_reverse_etl.sinks.sql.dialects.postgres.table import CREATED, FITS, PostgresColumn, found, read_table
-from dbt_reverse_etl.sinks.sql.rights import Lack, Need
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn, found, read_table
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong
@@ -59,9 +49,14 @@ class PostgresDialect(Dialect):
     lock_fence = " FOR SHARE"
     hides_commits = True
     default_schema = "public"
-    forms, created, fits = FORMS, CREATED, FITS
+    kinds = KINDS
 
     settings: PostgresSettings
+
+    failure = staticmethod(session.failure)
+    next_step = staticmethod(session.login_step)
+    lacks = staticmethod(lacks)
+    read_table = staticmethod(read_table)
 
     def unfit_server(self, connection: Connection) -> Wrong | None:
         """From what the server sends with each new connection; a pooler may leave some of it out."""
@@ -79,11 +74,8 @@ class PostgresDialect(Dialect):
             return None
         return "a standby, which takes no writes", "the primary", "name the primary as host"
 
-    def lacks(self, connection: Connection, needs: Sequence[Need]) -> list[Lack]:
-        return lacks(connection, needs)
-
     def connect(self, mode: OpenMode) -> Connection:
-        return connect(self.settings)
+        return session.connect(self.settings)
 
     def is_open(self, connection: Connection) -> bool:
         return not connection.closed
@@ -107,20 +99,15 @@ class PostgresDialect(Dialect):
         calls = [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in wanted.items()]
         self.run(connection, f"SELECT {', '.join([*calls, _DURABLE])}")
 
-    def failure(self, error: psycopg.Error) -> tuple[Outcome, str]:
-        return failure(error)
-
-    def next_step(self, error: psycopg.Error) -> str | None:
-        return login_step(error)
-
     def fault(self, connection: Connection, error: psycopg.Error) -> Fault | None:
         state = error.sqlstate
-        return (state,) if state == INTERNAL or row_is_at_fault(state) or is_raised(error) else None
+        is_of_row = state == session.INTERNAL or session.row_is_at_fault(state) or session.is_raised(error)
+        return (state,) if is_of_row else None
 
     def is_rolled_back(self, connection: Connection, error: psycopg.Error) -> bool:
-        if connection.broken or is_doubtful(error):
+        if connection.broken or session.is_doubtful(error):
             return False
-        if row_is_at_fault(error.sqlstate):
+        if session.row_is_at_fault(error.sqlstate):
             raise RolledBack("a deferred constraint or trigger of the table refused the batch") from error
         return True
 
@@ -140,9 +127,6 @@ class PostgresDialect(Dialect):
     def exists(self, connection: Connection, name: Name) -> bool:
         return found(connection, name) is not None
 
-    def read_table(self, connection: Connection, name: Name) -> Table | None:
-        return read_table(connection, name)
-
     def read_rows(self, connection: Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         arrays = {field.name for field in task.schema if _is_array(field, table.columns[field.name])}
         return read_copy(connection, self.every_row(name, table, task), task, arrays)
@@ -154,11 +138,6 @@ class PostgresDialect(Dialect):
         if _is_array(field, column):
             return f"pg_catalog.to_json({quoted}::pg_catalog.text[])::pg_catalog.text"
         return f"{quoted}::pg_catalog.text"
-
-    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
-        if pa.types.is_decimal(plain):
-            return f"numeric({plain.precision}, {plain.scale})"
-        return super().column_type(plain, in_key=in_key)
 
     def unfit(self, array: Any, written: Any, column: PostgresColumn) -> list[Refusal]:
         most = column.most_characters

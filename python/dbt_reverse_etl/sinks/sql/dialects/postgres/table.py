@@ -1,28 +1,17 @@
-"""What Postgres knows about the object of a sync, and which of its columns keep which values."""
+"""What Postgres knows about the object of a sync."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.types as pt
 from psycopg import Connection
 
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
-
-Fits = Callable[["PostgresColumn", pa.DataType], bool]
 
 EXACT_TEXTS = frozenset({"text", "varchar"})
-# Types of Postgres that a text may be cast to without losing anything of it; json and the like may show it in another spelling.
-_FROM_TEXT = EXACT_TEXTS | {"bpchar", "uuid", "json", "jsonb", "inet", "cidr", "macaddr", "macaddr8"}
-# Of other types: categories of texts (citext) and enums.
-_OTHER_FROM_TEXT = frozenset("SE")
-_MICROSECONDS = 6
-_VARCHAR, _HEADER = Name("pg_catalog", "varchar"), 4  # the modifier of varchar(n) is n + 4
+_VARCHAR, _HEADER = Name("pg_catalog", "varchar"), 4  # a length or a precision is in the modifier, behind so many bytes
 
 
 @dataclass(frozen=True)
@@ -50,6 +39,11 @@ class PostgresColumn(Column):
         """That a varchar(n) takes, or a list of them. Postgres refuses more, but drops blanks at the end silently."""
         limited = _VARCHAR in (self.type, self.element) and self.modifier >= _HEADER
         return self.modifier - _HEADER if limited else None
+
+    @property
+    def scale(self) -> int | None:
+        """Digits after the point of numeric(p, s): 11 bits with a sign. None: any number of them."""
+        return None if self.modifier < 0 else (((self.modifier - _HEADER) & 0x7FF) ^ 1024) - 1024
 
     @property
     def is_exact(self) -> bool:
@@ -229,85 +223,3 @@ def _wrong(kind: str, has_policies: bool, is_parent: bool, persistence: str, of_
         found, expected = "row level security that applies to this role", "a role that sees and may write every row"
         return found, expected, "ALTER ROLE ... BYPASSRLS, or name the owner as user"
     return None
-
-
-def _keeps_nested(column: PostgresColumn, plain: pa.DataType) -> bool:
-    return column.kind in ("jsonb", "json", "text", "varchar") or _keeps_elements(column, plain)
-
-
-def _keeps_elements(column: PostgresColumn, plain: pa.DataType) -> bool:
-    if not pt.is_list(plain) or column.element is None or column.element_category is None:
-        return False
-    inner, element = plain.value_type, column.element
-    if pt.is_nested(inner) or is_bytes(inner):
-        return False
-    of_element = replace(
-        column, type=element, kind=element.name, category=column.element_category, element=None, element_category=None
-    )
-    return any(is_type(inner) and fits(of_element, inner) for is_type, fits in FITS)
-
-
-def _keeps_text(column: PostgresColumn, _plain: pa.DataType) -> bool:
-    if column.type.schema == "pg_catalog":
-        return column.kind in _FROM_TEXT
-    return column.category in _OTHER_FROM_TEXT
-
-
-def _keeps_integer(column: PostgresColumn, plain: pa.DataType) -> bool:
-    if column.kind == "numeric":
-        return (_scale(column) or 0) >= 0
-    small = plain.bit_width <= (32 if column.kind == "float8" else 16)
-    is_float = column.kind in ("float4", "float8")
-    return column.kind in ("int2", "int4", "int8") or column.kind in EXACT_TEXTS or (is_float and small)
-
-
-def _keeps_decimal(column: PostgresColumn, plain: pa.DataType) -> bool:
-    if column.kind in EXACT_TEXTS:
-        return True
-    scale = _scale(column)
-    return column.kind == "numeric" and (scale is None or scale >= plain.scale)
-
-
-def _scale(column: PostgresColumn) -> int | None:
-    """Digits after the point of numeric(p, s): 11 bits with a sign. None: any number of them."""
-    return None if column.modifier < 0 else (((column.modifier - 4) & 0x7FF) ^ 1024) - 1024
-
-
-def _is(*kinds: str) -> Fits:
-    return lambda column, _plain: column.kind in kinds
-
-
-def _precise(*kinds: str) -> Fits:
-    return lambda column, _plain: column.kind in kinds and column.modifier in (-1, _MICROSECONDS)
-
-
-def _keeps_timestamp(column: PostgresColumn, plain: pa.DataType) -> bool:
-    return _precise("timestamptz" if plain.tz else "timestamp")(column, plain)
-
-
-FITS: tuple[tuple[Callable[[pa.DataType], bool], Fits], ...] = (
-    (pt.is_nested, _keeps_nested),
-    (is_text, _keeps_text),
-    (pt.is_boolean, _is("bool")),
-    (pt.is_integer, _keeps_integer),
-    (pt.is_float32, _is("float4", "float8")),
-    (pt.is_floating, _is("float8")),
-    (pt.is_decimal, _keeps_decimal),
-    (is_bytes, _is("bytea")),
-    (pt.is_timestamp, _keeps_timestamp),
-    (pt.is_date, _is("date", "timestamp")),
-)
-CREATED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (pt.is_nested, "jsonb"),
-    (pt.is_int64, "bigint"),
-    (pt.is_int32, "integer"),
-    (pt.is_integer, "smallint"),
-    (pt.is_boolean, "boolean"),
-    (pt.is_float32, "real"),
-    (pt.is_floating, "double precision"),
-    (is_bytes, "bytea"),
-    (lambda kind: pt.is_timestamp(kind) and kind.tz is not None, "timestamptz"),
-    (pt.is_timestamp, "timestamp"),
-    (pt.is_date, "date"),
-    (lambda _kind: True, "text"),
-)

@@ -24,7 +24,7 @@ from dbt_reverse_etl.sinks.sql.dialects.sqlite.rows import SqliteWriter
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
-from dbt_reverse_etl.sinks.sql.values import Form, cast_to, date_text, decimal_text, timestamp_text
+from dbt_reverse_etl.sinks.sql.values import Fits, Kind, cast_to, date_text, decimal_text, timestamp_text
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
 OLDEST = (3, 31, 0)  # the first that tells generated columns
@@ -54,6 +54,7 @@ VALUE_FAULTS = ("malformed JSON", "JSON path error", "bad JSON path", "integer o
 SAFE = re.compile(
     r"(NOT NULL|UNIQUE|CHECK|FOREIGN KEY|PRIMARY KEY) constraint failed|cannot store \w+ value|datatype mis"
 )
+
 _IS_TABLE = """
 SELECT type = 'table' AND sql NOT LIKE 'create virtual%' FROM main.sqlite_master
 WHERE type IN ('table', 'view') AND lower(name) = lower(?)"""
@@ -81,15 +82,41 @@ def _float(array: Any) -> Converted:
     return array, [(pc.is_nan(array), NAN)]
 
 
-FORMS: tuple[Form, ...] = (
-    (pt.is_integer, "INTEGER", cast_to(pa.int64())),
-    (pt.is_boolean, "INTEGER", cast_to(pa.int8())),  # Python's sqlite3 binds an int several times faster than a bool
-    (pt.is_floating, "REAL", _float),
-    (is_text, "TEXT", utf8),
-    (is_bytes, "BLOB", cast_to(pa.binary())),
-    (pt.is_decimal, "TEXT", decimal_text),
-    (pt.is_timestamp, "TEXT", timestamp_text),
-    (pt.is_date, "TEXT", date_text),
+def _affinity(declared: str) -> str | None:
+    """SQLite's rules for the affinity of a declared type, in their order; None: no affinity."""
+    upper = declared.upper()
+    if "INT" in upper:
+        return "INTEGER"
+    if any(word in upper for word in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if not upper or "BLOB" in upper:
+        return None
+    return "REAL" if any(word in upper for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
+
+
+def _unless(*affinities: str) -> Fits:
+    """Whether a column has none of these affinities, which would change the values."""
+    return lambda column, _plain: _affinity(column.kind) not in affinities
+
+
+def _is_short(kind: pa.DataType) -> bool:
+    return pt.is_decimal(kind) and bool(kind.precision <= EXACT_DIGITS)
+
+
+_NUMBERS = ("INTEGER", "REAL", "NUMERIC")
+# Dates and JSON never look like numbers. Python's sqlite3 binds an int several times faster than a bool.
+KINDS = (
+    Kind(pt.is_nested, "TEXT", _unless()),
+    Kind(pt.is_int64, "INTEGER", _unless("REAL")),
+    Kind(pt.is_integer, "INTEGER", _unless()),
+    Kind(pt.is_boolean, "INTEGER", _unless(), cast_to(pa.int8())),
+    Kind(pt.is_floating, "REAL", _unless("TEXT"), _float),
+    Kind(is_text, "TEXT", _unless(*_NUMBERS), utf8),
+    Kind(is_bytes, "BLOB", _unless()),
+    Kind(_is_short, "TEXT", _unless(), decimal_text),
+    Kind(pt.is_decimal, "TEXT", _unless(*_NUMBERS), decimal_text),
+    Kind(pt.is_timestamp, "TEXT", _unless(), timestamp_text),
+    Kind(pt.is_date, "TEXT", _unless(), date_text),
 )
 
 
@@ -105,7 +132,7 @@ class SqliteDialect(FileDialect):
     key_form = ", that holds for all rows and tells all texts apart (COLLATE BINARY)"
     reserved = ("sqlite_",)
     table_suffix = " WITHOUT ROWID"
-    forms = FORMS
+    kinds = KINDS
 
     settings: SqliteSettings
 
@@ -210,22 +237,6 @@ class SqliteDialect(FileDialect):
     def text_of(self, field: pa.Field, column: Column) -> str:
         return self.quoted(field.name)
 
-    def column_type(self, plain: pa.DataType, *, in_key: bool = False) -> str:
-        return "TEXT" if pt.is_nested(plain) else self.form(plain)[1]
-
-    def keeps(self, column: Column, plain: pa.DataType) -> bool:
-        """Whether a column's affinity leaves values as they are (dates and JSON never look like numbers)."""
-        affinity, storage = _affinity(column.kind), self.column_type(plain)
-        if affinity is None or storage == "BLOB":
-            return True
-        if storage == "INTEGER":
-            return affinity != "REAL" or bool(plain.bit_width <= 32)
-        if storage == "REAL":
-            return affinity != "TEXT"
-        if pt.is_decimal(plain):
-            return affinity == "TEXT" or bool(plain.precision <= EXACT_DIGITS)
-        return affinity == "TEXT" or not is_text(plain)
-
 
 def _is_strict(connection: sqlite3.Connection, table: str) -> bool:
     """Whether the table is STRICT, where ANY is no affinity."""
@@ -233,18 +244,6 @@ def _is_strict(connection: sqlite3.Connection, table: str) -> bool:
         return False
     query = "SELECT strict FROM pragma_table_list(?) WHERE schema = 'main'"
     return bool(connection.execute(query, (table,)).fetchone() == (1,))
-
-
-def _affinity(declared: str) -> str | None:
-    """SQLite's rules for the affinity of a declared type, in their order; None: no affinity."""
-    upper = declared.upper()
-    if "INT" in upper:
-        return "INTEGER"
-    if any(word in upper for word in ("CHAR", "CLOB", "TEXT")):
-        return "TEXT"
-    if not upper or "BLOB" in upper:
-        return None
-    return "REAL" if any(word in upper for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
 def _text_of(value: Any) -> bytes | None:
