@@ -60,7 +60,7 @@ class PostgresWork(Work):
         with _dropped(new_database()) as database, closing(database.sink()) as sink:
             database.make(self.task)
             sink.open(self.task)
-            return list(sink._writer.changes(self.after, None).data)
+            return list(sink._writer.changes(self.after).data)
 
     @property
     def names(self) -> list[str]:

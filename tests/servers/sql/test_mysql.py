@@ -132,7 +132,7 @@ def test_the_delete_of_a_key_that_its_column_cannot_hold_is_not_even_sent() -> N
     task = a_task(pa.schema([("id", pa.string())]))
     rows = batch_of(task, [("delete", {"id": key}) for key in ("é", "abcd", "abc")]).rows
     writer = MysqlWriter(DIALECT, task, Name("d", "people", "`"), MysqlTable({"id": id_}, set()), 2**20)
-    changes = writer.changes(rows, None)
+    changes = writer.changes(rows)
     assert (changes.writes, changes.deletes, changes.refused) == (0, 1, {})
     assert [bytes(piece) for piece in changes.data] == [b"(2,1,'abc'),"]
 

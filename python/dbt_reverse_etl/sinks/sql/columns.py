@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from dbt_reverse_etl.sinks.base import OPERATION
-from dbt_reverse_etl.sinks.refusals import null_keys, positions, reasons_of
+from dbt_reverse_etl.sinks.base import OPERATION, SinkTask
+from dbt_reverse_etl.sinks.refusals import null_keys, positions, reasons_of, refused_deletes
 from dbt_reverse_etl.sinks.sql.dialect import Dialect
 from dbt_reverse_etl.sinks.sql.table import Column
 from dbt_reverse_etl.values.encoding import encode_values
@@ -62,24 +62,21 @@ class Changes:
         return replace(self, kept=kept, refused={**self.refused, **refused})
 
 
-def columns_of(
-    batch: pa.Table, columns: Mapping[str, Column], key: Sequence[str], dialect: Dialect, deletes: str | None
-) -> Changes:
-    """Convert one batch; rows with a value that its column cannot hold exactly are refused, and all deletes if `deletes` says why.
+def columns_of(batch: pa.Table, columns: Mapping[str, Column], task: SinkTask, dialect: Dialect) -> Changes:
+    """Convert one batch; rows with a value that its column cannot hold exactly are refused, and deletes in a mode that has none.
 
     `columns`: field -> its column, in the order of the fields.
     """
     deleted = pc.equal(batch.column(OPERATION).combine_chunks(), "delete")
-    gone = frozenset(positions(deleted))
-    refused: dict[int, str] = dict.fromkeys(gone, deletes) if deletes else {}
+    gone, refused = frozenset(positions(deleted)), refused_deletes(batch, task.mode)
     absent: set[int] = set()  # deletes of keys that the table cannot hold: nothing to do
     fields = {}
     for name, column in columns.items():
         fields[name], unheld = _written(name, batch.column(name).combine_chunks(), column, dialect)
-        if name in key:
+        if name in task.key:
             absent |= gone & unheld.keys()
         refused |= {row: reason for row, reason in unheld.items() if row not in gone}
-    refused |= null_keys(batch, key)
+    refused |= null_keys(batch, task.key)
     out = refused.keys() | absent
     kept = [row for row in range(batch.num_rows) if row not in out] if out else range(batch.num_rows)
     return Changes(fields, deleted, kept, refused)

@@ -59,10 +59,9 @@ class Writer(ABC):
         self.changed_rows = 0  # by the writes of a search
         self.links = [field for field in task.schema.names if dialect.fold(field) in table.cascades]
 
-    def changes(self, rows: pa.Table, deletes: str | None) -> Changes:
-        """The rows of a batch in the form of the database; all deletes are refused if `deletes` says why."""
-        changes = self.packed(columns_of(rows, self.columns, self.task.key, self.dialect, deletes))
-        return replace(changes, fields={})
+    def changes(self, rows: pa.Table) -> Changes:
+        """The rows of a batch in the form of the database."""
+        return replace(self.packed(columns_of(rows, self.columns, self.task, self.dialect)), fields={})
 
     @property
     def others(self) -> Sequence[str]:

@@ -17,7 +17,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError, Pr
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.base import Applied, Batch, Limits, Mode, Rights, Settings, Sink, SinkTask
 from dbt_reverse_etl.sinks.fence import refuse_newer, refuse_older
-from dbt_reverse_etl.sinks.refusals import LOST_RECORD, NEVER_DELETES, rejections
+from dbt_reverse_etl.sinks.refusals import LOST_RECORD, rejections
 from dbt_reverse_etl.sinks.sql import checks
 from dbt_reverse_etl.sinks.sql.claim_record import Part, Unanswered, answer_of, parts_of
 from dbt_reverse_etl.sinks.sql.columns import Changes
@@ -169,7 +169,7 @@ class SqlSink(Sink):
 
     def deliver(self, batch: Batch) -> Delivery:
         """Apply one batch and its record in one transaction; rows that the table refuses are left out of it."""
-        changes = self._writer.changes(batch.rows, None if self._task.mode is Mode.MIRROR else NEVER_DELETES)
+        changes = self._writer.changes(batch.rows)
         with self._lock:
             try:
                 return self._deliver(batch, changes)
