@@ -44,10 +44,14 @@
 {%- endmacro %}
 
 
-{# The columns of a dimension but its key; none where it may not be there yet: these commands only compile, and dbt writes an ephemeral model in at the end. #}
+{#
+  The columns of a dimension but its key; none where it may not be there yet: these commands only compile, and dbt writes an ephemeral model in at the end.
+  A text that is no view of this package may name a CTE of the model.
+#}
 {% macro _shown_versions(dimension, keys) -%}
     {%- set names = [] -%}
-    {%- if execute is defined and execute and flags.WHICH not in ('compile', 'generate') and '__dbt__cte__' not in dimension | string -%}
+    {%- set is_known = '_reverse_etl_' in dimension if dimension is string else '__dbt__cte__' not in dimension | string -%}
+    {%- if is_known and execute is defined and execute and flags.WHICH not in ('compile', 'generate') -%}
         {%- for column in reverse_etl._described_columns(dimension, none) if column.name | lower not in keys.values() | map('lower') | list -%}{%- do names.append(column.name) -%}{%- endfor -%}
     {%- endif -%}
     {{- return(names) -}}

@@ -77,7 +77,7 @@ def test_a_column_of_facts_that_the_whole_version_has_is_refused_where_tables_ar
     sides = {"describe table": ["id", "at", "Size"], "describe query": ["ID", "size", "valid_from", "valid_to"]}
     join = {"facts": Relation("facts"), "on": "id", "at": "at"}
 
-    def joined(command: str, dimension: str) -> list[str]:
+    def joined(command: str, dimension: str | Relation) -> list[str]:
         made = Macros(
             lambda sql: [{"name": name, "type": "int"} for name in sides[" ".join(sql.split()[:2])]],
             load_cached_relation=lambda one: one,
@@ -89,11 +89,17 @@ def test_a_column_of_facts_that_the_whole_version_has_is_refused_where_tables_ar
     with pytest.raises(
         CompilationError, match=r"found a column size beside .* Next: pass columns=\{column of the dimen"
     ):
-        joined("run", "(select 1)")
-    for command, dimension in [("compile", "(select 1)"), ("generate", "(select 1)"), ("run", "__dbt__cte__sizes")]:
+        joined("run", Relation("sizes"))
+    not_asked = [
+        ("compile", Relation("sizes")),
+        ("generate", Relation("sizes")),
+        ("run", Relation("__dbt__cte__sizes")),
+    ]
+    for command, dimension in [*not_asked, ("run", "cte_of_the_model")]:
         assert joined(command, dimension) == ["describe table facts"]
     sides["describe table"].remove("Size")
-    assert joined("run", "(select 1)") == ["describe query select * from (select 1)", "describe table facts"]
+    assert joined("run", "(select _reverse_etl_from)")[0] == "describe query select * from (select _reverse_etl_from)"
+    assert joined("run", Relation("sizes")) == ["describe query select * from sizes", "describe table facts"]
 
 
 def test_except_diff_takes_the_columns_of_what_is_listed_or_what_the_adapter_finds_and_refuses_what_is_not_there() -> (
