@@ -42,7 +42,7 @@ def test_idle_connections_of_any_number_of_clients_keep_neither_health_nor_webho
         for _ in range(3):
             began = time.monotonic()
             assert fetch(f"{url}/healthz")[0] == 200
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5, "and not the 20 s of an idle one"
         world.api.add_run(1)
         assert post(url, event(1))[0] == 200
         world.wait(1)
