@@ -315,8 +315,11 @@ class DeltaSink(SparkSink):
         try:
             yield
         except SPARK_ERRORS as error:
-            expected, next_step = "a table that can be read and written", "see Spark's log, then push again"
-            raise self.problem(kind_of(error), expected, next_step) from None
+            found, next_step = kind_of(error), "see Spark's log, then push again"
+            if "SCHEMA_NOT_FOUND" in found:
+                schema = _path(str(self._settings.schema_name))
+                found, next_step = f"no schema {schema}", f"run: CREATE SCHEMA {schema}"
+            raise self.problem(found, "a table that can be read and written", next_step) from None
 
 
 def _path(name: str) -> str:

@@ -7,15 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable, IdentityGenerator
 from pyspark.sql import SparkSession
 from pyspark.sql.classic import dataframe as classic
 
 from dbt_reverse_etl.app import reconcile
-from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.errors import DestinationError, ExitCode
 from dbt_reverse_etl.sinks import delta
-from dbt_reverse_etl.sinks.base import SinkTask
+from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.delta import DeltaSettings, DeltaSink
 from dbt_reverse_etl.sinks.delta_log import properties_of, sized_as
 from dbt_reverse_etl.testing import ReadBack, SinkContract
@@ -56,6 +57,12 @@ def test_the_session_of_a_table_is_sized_as_that_of_the_push(spark: SparkSession
         assert sized_as(spark).conf.get("spark.sql.shuffle.partitions") == "3"
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+def test_a_schema_that_is_not_there_is_said_with_the_statement_that_makes_it(spark: SparkSession) -> None:
+    task = SinkTask("s", "sync", 1, "people", Mode.UPSERT, ("id",), pa.schema([("id", pa.string())]), first=True)
+    with pytest.raises(DestinationError, match=r"found no schema `nowhere`; .* Next: run: CREATE SCHEMA `nowhere`"):
+        DeltaSink(DeltaSettings(schema="nowhere")).open(task)
 
 
 @pytest.mark.full
