@@ -274,8 +274,19 @@ def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
         project.create(source.parent / f"{changelog}.sql", MODEL.format(key=unique_key, model=model))
     elif known != source:
         project.say(f"{known.relative_to(project.folder)} is there, and is left as it is")
-    if f"{changelog}_sync" not in project.stems(".yml", ".yaml") and not _has_sync(project, f"crm_{name}", changelog):
-        project.create(source.parent / f"{changelog}_sync.yml", SYNC.format(name=name, changelog=changelog))
+    destination = _destination(project)
+    sync = re.sub(r"\W", "_", f"{destination}_{name}")
+    if f"{changelog}_sync" not in project.stems(".yml", ".yaml") and not _has_sync(project, sync, changelog):
+        written = SYNC.format(sync=sync, name=name, changelog=changelog, destination=destination)
+        project.create(source.parent / f"{changelog}_sync.yml", written)
+
+
+def _destination(project: _Project) -> str:
+    """The first one of our block, if it has any."""
+    block = _profiles(project)[-1].get(BLOCK)
+    outputs = block.get("outputs") if isinstance(block, Mapping) else None
+    targets = outputs.values() if isinstance(outputs, Mapping) else ()
+    return next((str(name) for target in targets if isinstance(target, Mapping) for name in target), "crm")
 
 
 def _is_changelog(project: _Project, source: Path) -> bool:
@@ -313,7 +324,7 @@ def _write_example(project: _Project) -> None:
     files = [project.folder / "dbt_project.yml", *project.files(".sql", ".yml", ".yaml")]
     if any("changelog" in _MATERIALIZED.findall(raw(path)) for path in files):
         return
-    sync = SYNC.format(name="MODEL", changelog="MODEL_changelog")
+    sync = SYNC.format(sync="crm_MODEL", name="MODEL", changelog="MODEL_changelog", destination="crm")
     commented = "".join(f"# {line}\n" for line in sync.splitlines())
     project.create(project.model_paths[0] / "reverse_etl_example.yml", EXAMPLE + commented)
     models = _plain((path.stem for path in project.files(".sql")), _versions(project))

@@ -6,14 +6,14 @@ select * from {{{{ ref('{model}') }}}}
 """
 
 SYNC = """exposures:
-  - name: crm_{name}
+  - name: {sync}
     type: application
     owner: {{name: Your team, email: team@example.com}}
     depends_on: [ref('{changelog}')]
     config:
       meta:
         reverse_etl:
-          destination: crm  # a name under dbt_reverse_etl in profiles.yml
+          destination: {destination}  # a name under dbt_reverse_etl in profiles.yml
           object: {name}
           mode: mirror  # inserts, updates and deletes
           guards: {{max_deletes: 10%}}

@@ -32,7 +32,8 @@ def push(place: Place, selectors: tuple[str, ...], as_json: bool, overrides: tup
     return _pushed(project, place, as_json, selectors=selectors, ask=ask)
 
 
-@click.command("run")
+# Without `--`, too, what follows a command of dbt is dbt's: its --select would else be ours, and dbt run everything.
+@click.command("run", context_settings={"allow_interspersed_args": False})
 @project_options
 @click.argument("dbt_arguments", metavar="-- DBT_ARGUMENTS...", nargs=-1, required=True)
 def run(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments: tuple[str, ...]) -> int:

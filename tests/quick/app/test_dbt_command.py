@@ -118,6 +118,16 @@ def test_a_word_of_the_environment_that_nobody_knows_is_refused_before_dbt_runs(
     assert not (shop / "target" / "run_results.json").exists()
 
 
+def test_what_follows_a_command_of_dbt_is_for_dbt_also_without_the_two_dashes(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(dbt_command, "run_dbt", lambda arguments, *_: given.append(arguments) or 1)
+    for dashes in ([], ["--"]):
+        assert cli.main(["run", *dashes, "build", "--select", "c", "--json"], standalone_mode=False, obj={}) == 1
+    assert given == [["build", "--select", "c", "--json"]] * 2
+
+
 NEWER = {"crm_c": {"destination": "crm"}, "crm_new": {"destination": "crm"}}
 
 

@@ -305,6 +305,25 @@ def test_a_block_that_is_there_is_kept(shop: Path, init: Initialize) -> None:
     assert said.endswith("Next: dbt deps, dbt run"), "its destinations are named"
 
 
+@pytest.mark.parametrize(
+    ("outputs", "destination"),
+    [
+        ({"dev": "plan", "prod": {"hub-1": {"type": "sqlite"}, "crm": {}}}, "hub-1"),
+        ({"dev": "plan"}, "crm"),
+        ([], "crm"),
+    ],
+)
+def test_a_sync_goes_to_a_destination_that_is_there(
+    shop: Path, init: Initialize, outputs: Any, destination: str
+) -> None:
+    profiles = {**yaml.safe_load((shop / "profiles.yml").read_text()), "dbt_reverse_etl": {"outputs": outputs}}
+    (shop / "profiles.yml").write_text(yaml.safe_dump(profiles, sort_keys=False))
+    init(model="customers", key="customer_id")
+    [sync] = yaml.safe_load((shop / "models/marts/customers_changelog_sync.yml").read_text())["exposures"]
+    assert sync["name"] == f"{destination.replace('-', '_')}_customers"
+    assert sync["config"]["meta"]["reverse_etl"]["destination"] == destination
+
+
 @pytest.mark.parametrize("text", ["{my_project: {}}\n", "a: [\n", "- 1\n", "password: 2024-13-45\n"])
 def test_a_profile_that_cannot_be_edited_safely_is_left_and_the_user_told(
     shop: Path, init: Initialize, text: str
