@@ -235,12 +235,14 @@ def _sync(
     upstream = node.get("depends_on", {}).get("nodes", [])
     if len(upstream) != 1 or upstream[0] not in changelogs:
         found = [_materialized(unique_id, manifest) for unique_id in upstream]
+        is_off = any(unique_id in (manifest.get("disabled") or {}) for unique_id in upstream)
+        next_step = "name that changelog alone: depends_on: [ref('..._changelog')]"
         problems.append(
             Problem(
                 Place(file, (node["name"], "depends_on")).at(),
                 ", ".join(found) or "nothing",
                 "exactly one model, with materialized='changelog'",
-                "name that changelog alone: depends_on: [ref('..._changelog')]",
+                "enable it, or set enabled: false for the sync, too" if is_off else next_step,
             )
         )
         return None
@@ -253,6 +255,8 @@ def _sync(
 
 def _materialized(unique_id: str, manifest: Node) -> str:
     """A node by name and materialization; a source, a seed or a metric has none."""
+    if unique_id in (manifest.get("disabled") or {}):
+        return f"{unique_id}, which is disabled"
     node = manifest["nodes"].get(unique_id, {})
     return f"{unique_id} ({node.get('config', {}).get('materialized') or unique_id.partition('.')[0]})"
 

@@ -178,6 +178,14 @@ class TestMistakes:
         changed["exposures"][CRM]["depends_on"]["nodes"] = upstream
         assert "expected exactly one model, with materialized='changelog'" in problems_of(changed)
 
+    def test_a_sync_of_a_disabled_changelog_is_said_so(self, manifest: Json) -> None:
+        changed = copy.deepcopy(manifest)
+        changed["disabled"][CONTACTS] = [changed["nodes"].pop(CONTACTS)]
+        assert (
+            f"found {CONTACTS}, which is disabled; expected exactly one model, with materialized='changelog'. "
+            "Next: enable it, or set enabled: false for the sync, too" in problems_of(changed)
+        )
+
     @pytest.mark.guarantee("Secrets and row values")
     @settings(deadline=None)
     @given(options=nested, where=st.sampled_from(["options", "where", "colour", "guards"]))
