@@ -148,7 +148,7 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, state: State, *, 
     """What stays at the former place of a sync that starts over, or is at its present place already.
 
     Args:
-        state: at the present place. Until every row was sent once, a failed push too, it starts over; after `forget` that is on purpose.
+        state: at the present place. Until a push has sent every row, the sync starts over; after `forget`, on purpose.
         planned: nothing is sent yet, so that a sync which only an upgrade moved can still go on where it was.
     """
     if state.position or state.status == "forget":

@@ -290,7 +290,7 @@ def _destination(project: _Project) -> str:
 
 
 def _is_changelog(project: _Project, source: Path) -> bool:
-    """Whether a model is one already, by its own file, a properties file or dbt_project.yml, of which the first counts that says it."""
+    """Whether a model is one already, by its own file, a properties file or dbt_project.yml: the first that names a materialization decides."""
     if own := _MATERIALIZED.findall(raw(source)):
         return "changelog" in own
     listed = [one for file in project.files(".yml", ".yaml") for one in mappings(parsed(raw(file)), "models")]
