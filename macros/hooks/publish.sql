@@ -17,13 +17,12 @@
         {%- set tests = reverse_etl._tests_of(node.unique_id) -%}
         {%- if ([node.unique_id] + tests) | select('in', statuses) | list -%}
             {%- set reason, name = reverse_etl._not_publishable(node, tests, statuses, unit_tests), node.config.meta.reverse_etl.publish -%}
+            {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node), true) if not reason else none -%}
             {#- A model that ran was refused before its capture; `dbt test` runs none. -#}
-            {%- set taken_by = reverse_etl._taken_by_another(node, name) if not reason else '' -%}
+            {%- set taken_by = reverse_etl._taken_by_another(node, name) if changelog is not none else '' -%}
             {%- if taken_by -%}
                 {%- set reason = "for '" ~ name ~ "' is the name of " ~ taken_by ~ '; expected a name of its own; next: take another one in meta.reverse_etl.publish' -%}
-            {%- endif -%}
-            {%- set changelog = reverse_etl._opened_changelog('publish', reverse_etl._named(node), true) if not reason else none -%}
-            {%- if changelog is not none and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
+            {%- elif changelog is not none and reverse_etl._is_newer(changelog, heads.get(node.unique_id)) -%}
                 {%- set reason = 'for another run captured a newer snapshot meanwhile, which comes with its own tests' -%}
             {%- endif -%}
             {%- if reason -%}

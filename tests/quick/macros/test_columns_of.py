@@ -45,5 +45,6 @@ def test_types_that_describe_shows_whole_are_asked_for_once() -> None:
 
 def test_a_diff_compares_columns_behind_one_whose_name_begins_with_a_hash() -> None:
     described = [{"col_name": name, "data_type": "int"} for name in ("id", "# of orders", "spent")]
-    macros = Macros(lambda _: described + TAIL)
-    assert macros._except_columns(SimpleNamespace(identifier="people"), None) == "`id`, `# of orders`, `spent`"
+    macros = Macros(lambda _: described + TAIL, load_cached_relation=lambda one: one)
+    people = SimpleNamespace(identifier="people", schema="shop")
+    assert macros._except_columns(people, None) == "`id`, `# of orders`, `spent`"

@@ -129,12 +129,13 @@ def test_after_dbt_test_a_name_that_is_taken_meanwhile_leaves_that_changelog_alo
         {**of_all, **one} for one in ({**THINGS, "alias": "things"}, TEST, *({**one, "config": {}} for one in others))
     ]
     existing = Existing("s.live")
-    macros = Macros(
+    macros: Any = Macros(
         graph=SimpleNamespace(nodes={one["unique_id"]: one for one in nodes}, sources={}),
         flags=SimpleNamespace(EMPTY=False),
         invocation_args_dict={},
         adapter=SimpleNamespace(get_relation=lambda **_: existing),
     )
+    macros._macros["_opened_changelog"] = lambda *_: SimpleNamespace(target="s.things")
     macros.publish([result(TEST, "pass")])
     assert macros.logged == [
         f"publish things: not published, for 'live' is the name of {taken_by}; expected a name of its own; "
