@@ -392,6 +392,19 @@ def test_on_postgres_a_name_in_another_case_is_named_and_no_second_column_or_tab
         db.sink().open(a_task(object="People"))
 
 
+@servers
+def test_a_table_with_capitals_is_named_to_whom_writes_it_without_them_and_no_second_one_is_made(db: Any) -> None:
+    name = db.sink()._dialect.quoted("CrmPeople")
+    db.table(f"CREATE TABLE {name} (id bigint PRIMARY KEY, name varchar(9))", "CrmPeople")
+    for written in ("crmpeople", "CRMPeople"):
+        sink, task = db.sink(create_object=True), a_task(object=written)
+        with pytest.raises(
+            DestinationError, match=rf"no table \w+.{written}, but \w+.CrmPeople; .*write object: \w+.CrmP"
+        ):
+            sink.open(task)
+        assert any("but" in one.found for one in sink.rights(task).missing)
+
+
 @pytest.mark.guarantee("SQL databases")
 @servers
 def test_soft_delete_keeps_the_row_and_a_later_write_revives_it(people_db: Any) -> None:

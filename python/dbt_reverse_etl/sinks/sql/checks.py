@@ -52,10 +52,11 @@ def _soft_delete_problems(task: SinkTask, dialect: Dialect) -> list[Problem]:
 
 
 def other_case(connection: Any, name: Name, dialect: Dialect) -> Wrong | None:
-    """What is wrong if the object is not there, and a table with its name in lower case is."""
-    other = replace(name, name=name.name.lower())
-    if other == name or dialect.exists(connection, name) or not dialect.exists(connection, other):
+    """What is wrong if the object is not there, and a table with its name in another case is."""
+    there = None if dialect.exists(connection, name) else dialect.name_in_other_case(connection, name)
+    if there is None:
         return None
+    other = replace(name, name=there)
     written = str(other) if dialect.object_name(str(other)) == other else replace(other, catalog=None).sql
     next_step = f"write object: {written}; or make {name} yourself, if both are meant"
     return f"no table {name}, but {other}", "an existing table", next_step

@@ -6,6 +6,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -231,6 +232,11 @@ class Dialect(ABC):
     @abstractmethod
     def exists(self, connection: Any, name: Name) -> bool:
         """Whether a table or view of that name is there."""
+
+    def name_in_other_case(self, connection: Any, name: Name) -> str | None:
+        """The name of a table beside it that differs in case alone."""
+        lower = name.name.lower()
+        return lower if lower != name.name and self.exists(connection, replace(name, name=lower)) else None
 
     @abstractmethod
     def read_table(self, connection: Any, name: Name) -> Table | None:

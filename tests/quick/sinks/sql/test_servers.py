@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import psycopg
 import pymysql
@@ -354,10 +353,9 @@ def test_a_grant_goes_to_the_role_of_the_session_not_to_the_login_of_a_pooler() 
     ]
 
 
-@pytest.mark.parametrize(("name", "written"), [("People", "crm.people"), ("My.People", '"crm"."my.people"')])
+@pytest.mark.parametrize(("name", "written"), [("People", "crm.People"), ("My.People", '"crm"."My.People"')])
 def test_an_object_in_another_case_is_named_as_a_sync_writes_it(name: str, written: str) -> None:
-    dialect = PostgresDialect(PostgresSettings.model_validate(PLACE))
-    with patch.object(PostgresDialect, "exists", lambda _self, _connection, one: one.name.islower()):
-        wrong = other_case(None, Name("crm", name), dialect)
+    dialect, server = PostgresDialect(PostgresSettings.model_validate(PLACE)), Server({"lower": (name,)})
+    wrong = other_case(server, Name("crm", name.lower()), dialect)
     assert wrong is not None
     assert wrong[2].startswith(f"write object: {written}; ")

@@ -19,7 +19,7 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql import session
 from dbt_reverse_etl.sinks.sql.dialects.mysql.kinds import BINARIES, CHARSETS, KINDS, UTF8
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rows import MysqlWriter
-from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, MysqlColumn, engine_of, read_table
+from dbt_reverse_etl.sinks.sql.dialects.mysql.table import ENGINE, IN_OTHER_CASE, MysqlColumn, engine_of, read_table
 from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.rights import INSERT, SELECT, UPDATE, Lack, Need
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_MYSQL_NAME, MysqlSettings, SoftDeleteOptions
@@ -117,6 +117,10 @@ class MysqlDialect(Dialect):
 
     def exists(self, connection: Connection[Any], name: Name) -> bool:
         return engine_of(connection, name) is not None
+
+    def name_in_other_case(self, connection: Connection[Any], name: Name) -> str | None:
+        row = session.run(connection, IN_OTHER_CASE, (name.schema, name.name)).fetchone()
+        return row[0] if row else None
 
     def read_rows(self, connection: Connection[Any], name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         with connection.cursor(SSCursor) as cursor:

@@ -91,6 +91,9 @@ _REWRITES = """SELECT EXISTS (
 _TABLE = """SELECT TABLE_TYPE, COALESCE(ENGINE, '') FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"""
 
+IN_OTHER_CASE = """SELECT TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND LOWER(TABLE_NAME) = LOWER(%s) ORDER BY BINARY TABLE_NAME DESC LIMIT 1"""  # small letters come last
+
 
 def engine_of(connection: Connection[Any], name: Name) -> str | None:
     """The storage engine of a table; empty for a view, None if it is not there."""

@@ -18,7 +18,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.kinds import KINDS
 from dbt_reverse_etl.sinks.sql.dialects.postgres.reading import read_copy
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rights import lacks
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
-from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn, found, read_table
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import IN_OTHER_CASE, PostgresColumn, found, read_table
 from dbt_reverse_etl.sinks.sql.settings import LONGEST_POSTGRES_NAME, PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Name, Table, Wrong
@@ -126,6 +126,10 @@ class PostgresDialect(Dialect):
 
     def exists(self, connection: Connection, name: Name) -> bool:
         return found(connection, name) is not None
+
+    def name_in_other_case(self, connection: Connection, name: Name) -> str | None:
+        row = connection.execute(IN_OTHER_CASE, (name.schema, name.name)).fetchone()
+        return row[0] if row else None
 
     def read_rows(self, connection: Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         arrays = {field.name for field in task.schema if _is_array(field, table.columns[field.name])}

@@ -118,6 +118,12 @@ SELECT c.oid, c.relkind, pg_catalog.row_security_active(c.oid),
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
+IN_OTHER_CASE = b"""
+SELECT c.relname::pg_catalog.text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND pg_catalog.lower(c.relname::pg_catalog.text) OPERATOR(pg_catalog.=) pg_catalog.lower(%s)
+    AND c.relkind OPERATOR(pg_catalog.=) ANY ('{r,p,v,m,f}'::"char"[])
+ORDER BY c.relname DESC LIMIT 1"""  # small letters come last
+
 # Of the table or a partition, before each row (1 and 2) of an INSERT or UPDATE (4 and 16), unless it is disabled, or for replicas alone.
 _TRIGGERS = b"""
 SELECT t.tgtype OPERATOR(pg_catalog.&) 4, CASE WHEN l.lanname OPERATOR(pg_catalog.=) 'plpgsql' THEN p.prosrc END
