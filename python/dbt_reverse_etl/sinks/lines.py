@@ -13,7 +13,7 @@ def one_line(value: _T) -> _T:
     """The text, if no line break is at its ends; there it was never meant."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if text is not None and text != text.strip("\r\n"):
-        raise ValueError("found a line break at an end; expected one line; next: look at the end of the variable")
+        raise ValueError("found a line break; expected none; next: look for a line break at the end of the variable")
     return value
 
 

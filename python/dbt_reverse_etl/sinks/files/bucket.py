@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pyarrow.fs import FileSelector, FileSystem, FileType, S3FileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST
 from dbt_reverse_etl.sinks.files.settings import StorageSettings
@@ -45,6 +45,8 @@ class Bucket:
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
         if self._path.startswith("s3://"):
+            from pyarrow.fs import S3FileSystem  # not every pyarrow is built with it
+
             return S3FileSystem(**self._storage.s3()), self._path.removeprefix("s3://")
         # Without a limit Google's client tries for a quarter of an hour, as long as a lease lasts.
         limit = "?retry_limit_seconds=60" if self._path.startswith(("gs://", "gcs://")) else ""

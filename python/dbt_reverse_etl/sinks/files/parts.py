@@ -34,17 +34,17 @@ def encoded(
         content, rows, bad = _content(batch.rows, one, refused, settings, options)
         refused |= bad
         if content:
-            contents.append((one, rows, content))
+            counts = pc.value_counts(rows.column(OPERATION).combine_chunks()).to_pylist()  # the rows need not stay
+            contents.append((one, rows.num_rows, counts, content))
     sent = batch.rows.column(EVENT_ID).take(_without(row_numbers(batch.rows.num_rows), refused))
     events = hashlib.sha256("\n".join(sent.to_pylist()).encode()).hexdigest()
     plain = re.sub(r"[^A-Za-z0-9_-]", "", batch.claim)[:64] or "claim"
     pieces = []
-    for partition, rows, content in contents:
-        counts = pc.value_counts(rows.column(OPERATION).combine_chunks()).to_pylist()
+    for partition, rows, counts, content in contents:
         part = Part(
             name=f"{partition.folder}{fence:010d}-{plain}-{uuid4().hex[:12]}.{settings.extension}",
             partition=partition.values,
-            rows=rows.num_rows,
+            rows=rows,
             bytes=len(content),
             sha256=hashlib.sha256(content).hexdigest(),
             fence=fence,

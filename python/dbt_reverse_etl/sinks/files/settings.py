@@ -43,7 +43,7 @@ class StorageSettings(Settings):
         url = parts_of(endpoint)
         if url is None or "@" in endpoint or "?" in endpoint or "#" in endpoint:
             raise ValueError(
-                "found a login, a query or no host; expected https://host[:port]; next: correct it, and put a login into access_key and secret_key"
+                "found a login, a query, no host or no https; expected https://host[:port]; next: correct it, and put a login into access_key and secret_key"
             )
         if url.path not in ("", "/"):
             raise ValueError(

@@ -118,7 +118,9 @@ class ResultsOptions(Settings):
                 "found missing: delivered or refused with entries by order; expected each entry to name its row; next: set index: <path>, or by: id"
             )
         if self.ok is None and not self.refused:
-            raise ValueError("found no ok; expected what an entry of a delivered row says; next: set path and equals")
+            raise ValueError(
+                "found no ok; expected what an entry of a delivered row says; next: set ok.path and ok.equals"
+            )
         return self
 
 

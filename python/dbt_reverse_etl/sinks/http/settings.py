@@ -147,7 +147,9 @@ class StandardWebhooks(Settings):
     @classmethod
     def _is_a_key(cls, secret: SecretStr) -> SecretStr:
         if not 24 <= len(_webhook_key(secret)) <= 64:
-            raise ValueError("found no secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole")
+            raise ValueError(
+                "found no signing secret; expected whsec_ and 24 to 64 bytes in base64; next: copy it whole"
+            )
         return secret
 
     @property
@@ -309,8 +311,12 @@ class HttpSettings(Settings):
 
     def secret_headers(self) -> dict[str, str]:
         """Headers of every request, credentials included: never to be shown."""
-        auth = dict(filter(None, [self.auth.header()])) if isinstance(self.auth, Bearer | Basic | ApiKey) else {}
-        return {name: value.get_secret_value() for name, value in self.headers.items()} | auth
+        own = self.auth.header() if isinstance(self.auth, Bearer | Basic | ApiKey) else None
+        auth = dict(filter(None, [own]))
+        others = {
+            name: value for name, value in self.headers.items() if name.lower() not in {one.lower() for one in auth}
+        }
+        return {name: value.get_secret_value() for name, value in others.items()} | auth
 
 
 def _checked_url(url: str) -> SplitResult:

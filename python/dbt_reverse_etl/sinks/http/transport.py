@@ -189,7 +189,8 @@ class Transport:
         """The destination's headers win over the sync's, whatever their case."""
         if isinstance(token, Failure):
             return token
-        headers: CaseInsensitiveDict[str] = CaseInsensitiveDict({**request.headers, **self._secret_headers})
+        headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(request.headers)
+        headers.update(self._secret_headers)
         url, path = self._settings.url, request.path
         url = f"{url.rstrip('/')}/{path}" if path and not path.startswith("?") else url + path
         if token is not None:

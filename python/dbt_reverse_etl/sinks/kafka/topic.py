@@ -123,9 +123,8 @@ class Cluster:
         name, partitions = task.object, options_of(task, KafkaOptions).partitions or -1
         topic = NewTopic(name, partitions, self._replication_factor, config=dict(configs_of(task)))
         try:
-            self._answer(
-                self._client.create_topics([topic], request_timeout=PATIENCE, operation_timeout=PATIENCE)[name]
-            )
+            made = self._client.create_topics([topic], request_timeout=PATIENCE, operation_timeout=PATIENCE)
+            self._answer(made[name])
         except NoAnswer as refusal:
             if str(refusal) != "TOPIC_ALREADY_EXISTS":
                 raise

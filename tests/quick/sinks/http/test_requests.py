@@ -153,6 +153,16 @@ class TestRequests:
         assert server.received[0].headers["x-tenant"] == "t1"
         assert server.received[0].headers["user-agent"] == "mine"
 
+    def test_the_headers_of_the_destination_win_over_those_of_the_sync_and_its_login_over_both_in_any_case(
+        self, server: HttpServer
+    ) -> None:
+        headers = {"content-type": "application/sync", "Authorization": "sync", "authorization": "sync"}
+        task = task_of({"insert": {"method": "POST", "path": "c", "headers": headers}})
+        own = {"Content-Type": "application/own", "authorization": "own"}
+        one(server.url, task, auth={"type": "bearer", "token": CANARY}, headers=own)
+        sent = server.received[0].headers
+        assert (sent["content-type"], sent["authorization"]) == ("application/own", f"Bearer {CANARY}")
+
 
 class TestPaths:
     SCHEMA: ClassVar = pa.schema([("id", pa.string()), ("n", pa.int64())])

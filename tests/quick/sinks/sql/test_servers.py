@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pymysql
 import pytest
 
@@ -18,7 +19,7 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import read_table
 from dbt_reverse_etl.sinks.sql.dialects.postgres import rights
 from dbt_reverse_etl.sinks.sql.dialects.postgres import session as postgres
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresDialect, PostgresSink
-from dbt_reverse_etl.sinks.sql.dialects.postgres.table import may_fill
+from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn, may_fill
 from dbt_reverse_etl.sinks.sql.rights import ALL, Need
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
 from dbt_reverse_etl.sinks.sql.table import Name
@@ -359,3 +360,28 @@ def test_an_object_in_another_case_is_named_as_a_sync_writes_it(name: str, writt
     wrong = other_case(server, Name("crm", name.lower()), dialect)
     assert wrong is not None
     assert wrong[2].startswith(f"write object: {written}; ")
+
+
+@pytest.mark.parametrize(
+    ("element", "of", "is_kept"),
+    [
+        ("timestamp", None, True),
+        ("timestamp", "UTC", False),
+        ("timestamptz", "UTC", True),
+        ("timestamptz", None, False),
+    ],
+)
+def test_a_list_of_moments_keeps_its_zone(element: str, of: str | None, is_kept: bool) -> None:
+    own = {
+        "required": False,
+        "nullable": True,
+        "writable": True,
+        "modifier": -1,
+        "category": "A",
+        "deterministic": True,
+    }
+    types = {"type": Name("pg_catalog", f"_{element}"), "element": Name("pg_catalog", element), "element_category": "D"}
+    column = PostgresColumn("at", f"_{element}", **own, **types)  # type: ignore[arg-type]
+    plain = pa.list_(pa.timestamp("us", of))
+    kind = next(kind for kind in PostgresDialect.kinds if kind.has(plain))
+    assert kind.fits(column, plain) is is_kept

@@ -33,7 +33,8 @@ def _keeps_elements(column: PostgresColumn, plain: pa.DataType) -> bool:
     inner, element = plain.value_type, column.element
     of_element = replace(column, type=element, kind=element.name, category=column.element_category, element=None)
     is_plain = not (pt.is_nested(inner) or is_bytes(inner))
-    return is_plain and any(kind.has(inner) and kind.fits(of_element, inner) for kind in KINDS)
+    # The first one, as `Dialect.kind`: a moment is a timestamp, too.
+    return is_plain and next((kind.fits(of_element, inner) for kind in KINDS if kind.has(inner)), False)
 
 
 def _keeps_text(column: PostgresColumn, _plain: pa.DataType) -> bool:

@@ -61,8 +61,8 @@ WHERE type IN ('table', 'view') AND lower(name) = lower(?)"""
 # The last is whether it is an INTEGER PRIMARY KEY, which alone has no index of its own, and takes no value for the next number.
 _COLUMNS = """
 WITH keys AS (SELECT count(*) AS indexed FROM pragma_index_list(?1) WHERE origin = 'pk')
-SELECT name, type, "notnull" AND dflt_value IS NULL AND NOT hidden AND (NOT pk OR indexed), NOT "notnull", NOT hidden,
-    pk AND NOT indexed
+SELECT name, coalesce(type, ''), "notnull" AND dflt_value IS NULL AND NOT hidden AND (NOT pk OR indexed),
+    NOT "notnull", NOT hidden, pk AND NOT indexed
 FROM pragma_table_xinfo(?1), keys"""
 # Over all rows, without another collation; an expression has no name.
 _UNIQUE = """
