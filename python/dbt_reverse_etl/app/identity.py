@@ -148,10 +148,10 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, state: State, *, 
     """What stays at the former place of a sync that starts over, or is at its present place already.
 
     Args:
-        state: at the present place. Until a push has sent every row, the sync starts over; after `forget`, on purpose.
+        state: at the present place. A sync whose first push failed starts over; after `forget` it does so on purpose.
         planned: nothing is sent yet, so that a sync which only an upgrade moved can still go on where it was.
     """
-    if state.position or state.status == "forget":
+    if state.position or state.fence > 1 or state.status == "forget":
         return ""
     own = id_of(resolved)
     if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
@@ -159,7 +159,7 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, state: State, *, 
         if resolved.destination.type != _MAY_BE_UPGRADED or getattr(resolved.destination.settings, "identity", None):
             return moved
         return f"{moved}. If you changed none of them, {_UPGRADED_PLAN if planned else _UPGRADED}"
-    former = next(formers(resolved, overview), None)
+    former = next((one for one in formers(resolved, overview) if one.state.changelog != state.changelog), None)
     if former is None:
         return ""
     # Several projects may write one ledger: what is no sync here may be one of another project.

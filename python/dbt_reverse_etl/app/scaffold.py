@@ -26,7 +26,8 @@ CARRIED = ("dbt_project.yml", "macros", "models")
 
 _IGNORED = ("target/", "dbt_packages/", "logs/")
 _DATA_OF_A_SESSION = ("spark-warehouse/", "metastore_db/", "derby.log")
-_MATERIALIZED = re.compile(r"materialized['\"]?\s*[=:]\s*['\"]?(\w+)")
+_MATERIALIZED = re.compile(r"\bmaterialized['\"]?\s*[=:]\s*['\"](\w+)['\"]")
+_CHANGELOG = re.compile(r"\bmaterialized['\"]?\s*[=:]\s*['\"]?changelog\b")
 
 
 @dataclass
@@ -322,7 +323,7 @@ def _has_sync(project: _Project, name: str, changelog: str) -> bool:
 
 def _write_example(project: _Project) -> None:
     files = [project.folder / "dbt_project.yml", *project.files(".sql", ".yml", ".yaml")]
-    if any("changelog" in _MATERIALIZED.findall(raw(path)) for path in files):
+    if any(_CHANGELOG.search(raw(path)) for path in files):
         return
     sync = SYNC.format(sync="crm_MODEL", name="MODEL", changelog="MODEL_changelog", destination="crm")
     commented = "".join(f"# {line}\n" for line in sync.splitlines())

@@ -173,20 +173,36 @@ def test_a_sync_that_only_an_upgrade_moved_is_given_the_way_out_before_and_after
 
 
 @pytest.mark.parametrize(
-    ("status", "snapshots", "is_offered"),
-    [("failed", (0, 0), True), ("failed", (0, 1), True), ("succeeded", (1, 1), False), ("forget", (0, 0), False)],
+    ("status", "fence", "snapshots", "is_offered"),
+    [
+        ("failed", 1, (0, 0), True),
+        ("failed", 1, (0, 1), True),
+        ("succeeded", 1, (1, 1), False),
+        ("forget", 1, (0, 0), False),
+        ("failed", 5, (0, 0), False),  # a resync or a forget may have made it begin there
+    ],
 )
-def test_the_way_out_stays_until_a_push_has_sent_every_row(
-    status: str, snapshots: tuple[int, int], *, is_offered: bool
+def test_the_way_out_stays_after_a_first_push_that_did_not_send_every_row(
+    status: str, fence: int, snapshots: tuple[int, int], *, is_offered: bool
 ) -> None:
     ledger = Ledger()
     ledger.push(replace(CRM, type="singer"))
     moved = replace(CRM, type="singer", file="other.db")
     ledger.push(moved, nothing=True)
     places = (Range(0, 9, snapshots[0], "s"), Range(9, BUCKETS, snapshots[1], "s"))
-    state = State(fence=1, changelog=moved.changelog, positions=places, status=status)
+    state = State(fence=fence, changelog=moved.changelog, positions=places, status=status)
     said = left_elsewhere(moved.resolved, ledger.overview(moved), state, planned=True)
     assert ("run the operation adopt now" in said) == is_offered
+
+
+def test_rows_of_the_same_changelog_are_none_of_another_one() -> None:
+    ledger = Ledger()
+    ledger.push(CRM)
+    other = replace(CRM, name="crm_b")
+    for changelog, is_said in ((other.changelog, False), ("another", True)):
+        state = State(fence=1, changelog=changelog, status="failed")
+        said = left_elsewhere(other.resolved, ledger.overview(other), state)
+        assert ("delivered rows of another changelog" in said) == is_said
 
 
 def test_no_adopt_is_offered_to_a_sync_whose_place_no_upgrade_names_otherwise() -> None:

@@ -61,10 +61,21 @@ def test_a_changelog_and_a_sync_that_are_kept_in_another_folder_are_not_written_
     [
         ("{{ config(materialized='changelog', unique_key='id') }} select 1 as id", "", ""),
         ("select 1 as id", "models: [{name: orders_changelog, config: {materialized: changelog, unique_key: id}}]", ""),
+        (
+            "-- materialized: below\nselect 1 as id where is_materialized = 'x'",
+            "",
+            "{shop: {+materialized: changelog}}",
+        ),
         ("select 1 as id", "", "{shop: {+materialized: table, logs: {+materialized: changelog}}}"),
         ("select 1 as id", "", "{+materialized: view, shop: {logs: {orders_changelog: {materialized: changelog}}}}"),
     ],
-    ids=["its own file", "a properties file", "its folder", "its name in dbt_project.yml"],
+    ids=[
+        "its own file",
+        "a properties file",
+        "its folder, below words of a comment",
+        "its folder",
+        "its name in dbt_project.yml",
+    ],
 )
 def test_of_a_model_that_is_a_changelog_only_the_sync_is_written(
     shop: Path, model: str, listed: str, of_folders: str

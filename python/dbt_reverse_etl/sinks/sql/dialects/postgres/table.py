@@ -167,7 +167,7 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     there = found(connection, name)
     if there is None:
         return None
-    oid, kind, *_, of_deletes = there
+    oid, kind, has_policies, is_parent, persistence, of_deletes = there
     columns = {}
     for row in connection.execute(_COLUMNS, {"table": oid}):
         declared, schema, modifier, category, of, element, *rest = row[5:]
@@ -177,7 +177,7 @@ def read_table(connection: Connection[Any], name: Name) -> Table | None:
     return Table(
         columns,
         unique={frozenset(row[0]) for row in connection.execute(_UNIQUE, (oid,))},
-        wrong=_wrong(*there[1:]),
+        wrong=_wrong(kind, persistence, of_deletes, has_policies=has_policies, is_parent=is_parent),
         wrong_deletes=_RULE if of_deletes else None,
         rewrites=bool(before),
         fills={name for name in columns for of_insert, source in before if of_insert and may_fill(name, source)},
@@ -215,7 +215,7 @@ def may_fill(column: str, source: str | None) -> bool:
 _RULE = "a rule with DO INSTEAD", "a table that writes what it is given", "drop the rule, or use a trigger"
 
 
-def _wrong(kind: str, has_policies: bool, is_parent: bool, persistence: str, of_deletes: list[bool]) -> Wrong | None:
+def _wrong(kind: str, persistence: str, of_deletes: list[bool], *, has_policies: bool, is_parent: bool) -> Wrong | None:
     if kind not in ("r", "p"):
         return "no table (a view or foreign table?)", "a table", "name the table that holds the rows"
     if persistence in _LOSES_ROWS:  # the record of the sync would outlive the rows

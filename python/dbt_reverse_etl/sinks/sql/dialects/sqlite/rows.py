@@ -26,10 +26,12 @@ class _Rows:
         if rows is None:
             return self
         first, stop = (bisect_left(self.places, end) for end in (rows.start, rows.stop))
-        return self.at(range(first, stop))
+        return _Rows(self.places[first:stop], [column[first:stop] for column in self.columns])
 
     def at(self, indices: Sequence[int]) -> _Rows:
-        """Those at these indices."""
+        """Those at these ascending indices."""
+        if len(indices) == len(self.places):
+            return self
         return _Rows([self.places[at] for at in indices], [[column[at] for at in indices] for column in self.columns])
 
 

@@ -21,6 +21,7 @@ from dbt_reverse_etl.sinks.base import Limits, SinkTask
 from dbt_reverse_etl.sinks.refusals import Converted, utf8
 from dbt_reverse_etl.sinks.sql.dialect import Fault, FileDialect, OpenMode, RolledBack, first_of
 from dbt_reverse_etl.sinks.sql.dialects.sqlite.rows import SqliteWriter
+from dbt_reverse_etl.sinks.sql.reading import rows_in_parts
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.sinks.sql.sink import SqlSink
 from dbt_reverse_etl.sinks.sql.table import Column, Name, Table, Wrong
@@ -231,8 +232,7 @@ class SqliteDialect(FileDialect):
     def read_rows(self, connection: sqlite3.Connection, name: Name, table: Table, task: SinkTask) -> Iterator[pa.Table]:
         """A text that is not UTF-8 is a row that differs, no error."""
         connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
-        connection.row_factory = lambda _cursor, row: [*map(_text_of, row)]
-        return super().read_rows(connection, name, table, task)
+        return rows_in_parts(connection.execute(self.every_row(name, table, task)), task, _text_of)
 
     def text_of(self, field: pa.Field, column: Column) -> str:
         return self.quoted(field.name)
