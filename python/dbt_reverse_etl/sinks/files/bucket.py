@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow import fs
 
 from dbt_reverse_etl.sinks.files.manifest import MANIFEST
 from dbt_reverse_etl.sinks.files.settings import StorageSettings
@@ -33,7 +33,7 @@ class Bucket:
     def problem(self, name: str) -> tuple[str, str, str] | None:  # noqa: ARG002  (a prefix needs no making)
         """What was found, expected and to be done next if an object in it cannot be used (empty: any); read-only. Raises OSError."""
         filesystem, prefix = self._filesystem
-        if filesystem.get_file_info(prefix.partition("/")[0]).type is FileType.NotFound:
+        if filesystem.get_file_info(prefix.partition("/")[0]).type is fs.FileType.NotFound:
             return "no such bucket or container", "one that exists", "make it, or correct path and storage"
         return None
 
@@ -45,12 +45,10 @@ class Bucket:
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
         if self._path.startswith("s3://"):
-            from pyarrow.fs import S3FileSystem  # not every pyarrow is built with it
-
-            return S3FileSystem(**self._storage.s3()), self._path.removeprefix("s3://")
+            return fs.S3FileSystem(**self._storage.s3()), self._path.removeprefix("s3://")
         # Without a limit Google's client tries for a quarter of an hour, as long as a lease lasts.
         limit = "?retry_limit_seconds=60" if self._path.startswith(("gs://", "gcs://")) else ""
-        filesystem, prefix = FileSystem.from_uri(self._path + limit)
+        filesystem, prefix = fs.FileSystem.from_uri(self._path + limit)
         return filesystem, prefix.rstrip("/")
 
 
@@ -93,9 +91,9 @@ class BucketStore:
             file.write(content)
 
     def names(self) -> list[str]:
-        below = FileSelector(self._prefix, allow_not_found=True, recursive=True)
+        below = fs.FileSelector(self._prefix, allow_not_found=True, recursive=True)
         found = self._filesystem.get_file_info(below)
-        names = [file.path[len(self._prefix) + 1 :] for file in found if file.type is FileType.File]
+        names = [file.path[len(self._prefix) + 1 :] for file in found if file.type is fs.FileType.File]
         return [name for name in names if all(map(is_of_partition, name.split("/")[:-1]))]
 
     def remove(self, name: str) -> None:
