@@ -17,19 +17,10 @@ from dbt_reverse_etl.warehouse.spec import Spec, resolve
 
 def task_of(resolved: ResolvedSync, sync_id: str, spec: Spec | None, project_dir: Path | None) -> SinkTask:
     """Of this spec; without one, nobody may open it."""
-    settings = resolved.sync.settings
-    return SinkTask(
-        sync_id=sync_id,
-        sync=resolved.sync.name,
-        fence=0,
-        object=settings.object,
-        mode=settings.mode,
-        key=spec.key(resolved.sync.changelog.key) if spec else (),
-        schema=spec.arrow_schema() if spec else pa.schema([]),
-        options=resolved.options,
-        project_dir=project_dir,
-        owns_object=settings.owns_object and resolved.destination.sink.full_loads,
-    )
+    key = spec.key(resolved.sync.changelog.key) if spec else ()
+    schema = spec.arrow_schema() if spec else pa.schema([])
+    owns = resolved.sync.settings.owns_object and resolved.destination.sink.full_loads
+    return resolved.task(key, schema, sync_id=sync_id, project_dir=project_dir, owns_object=owns)
 
 
 def refuse_unfit(
@@ -44,9 +35,8 @@ def refuse_unfit(
     for one in syncs:
         try:
             task = task_of(one, "", resolve(spark, one.sync, named), project_dir)
-            one.destination.sink(one.destination.settings).validate(
-                replace(task, full_load=one.sync.settings.owns_object)
-            )
+            sink = one.destination.sink(one.destination.settings)
+            sink.validate(replace(task, full_load=one.sync.settings.owns_object))
         except ConfigurationError as error:
             problems.extend(error.problems)
     raise_if_any(problems)

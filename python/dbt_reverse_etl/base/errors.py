@@ -73,6 +73,11 @@ class ConfigurationError(ReverseEtlError):
     exit_code = ExitCode.USAGE
 
 
+def mistake(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:
+    """The error of one problem."""
+    return ConfigurationError(Problem(where, found, expected, next_step))
+
+
 class DestinationError(ReverseEtlError):
     """The destination or its configuration stops the whole sync (outcome `fatal`)."""
 

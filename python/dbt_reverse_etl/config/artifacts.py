@@ -49,7 +49,6 @@ class Invocation:
     """One dbt command, as its artifacts tell of it.
 
     Attributes:
-        invocation_id: dbt's.
         command: `run`, `build`, `test` ...; for `dbt retry` the command that was retried.
         changelogs: by the unique id of the model, those that took part.
         failed_tests: by the unique id of the changelog, the unique ids of its tests that failed, or were skipped.
@@ -75,22 +74,20 @@ def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
     A sync is due if its changelog succeeded, or if its exposure was selected while its changelog was not.
 
     Args:
-        run_results: run_results.json, version 6.
-        manifest: manifest.json of the same invocation.
         parsed_by: the invocation from which it had its manifest, if that is known to be another one.
 
     Raises:
         ForeignResults: the two files are of different invocations.
         ConfigurationError: as `syncs`.
     """
-    found = syncs(manifest)
+    every = syncs(manifest)
     _refuse_stale(run_results, manifest, parsed_by)
     args, metadata = run_results.get("args") or {}, run_results["metadata"]
     results = {result["unique_id"]: result for result in run_results["results"]}
     invocation = Invocation(
         invocation_id=metadata["invocation_id"],
         command=str(args.get("which", "")),
-        changelogs=_changelog_results(results, manifest),
+        changelogs={one: _changelog_result(found) for one, found in results.items() if _is_changelog(one, manifest)},
         failed_tests={},
     )
     if args.get("empty") or args.get("sample"):  # the models do not hold the real rows
@@ -99,8 +96,8 @@ def run(run_results: Node, manifest: Node, parsed_by: str = "") -> Invocation:
     invocation = replace(invocation, failed_tests=failed_tests(results, manifest), passed_tests=passed)
     if invocation.command not in PUSHING_COMMANDS:
         return invocation
-    excluded = tuple(sync for sync in found if is_excluded(sync, args))
-    due = [sync for sync in found if _is_due(sync, results) and sync not in excluded]
+    excluded = tuple(sync for sync in every if is_excluded(sync, args))
+    due = [sync for sync in every if _is_due(sync, results) and sync not in excluded]
     return _decided(replace(invocation, excluded=excluded), due)
 
 
@@ -140,12 +137,8 @@ def is_excluded(sync: Sync, args: Node) -> bool:
     return False
 
 
-def _changelog_results(results: Mapping[str, Node], manifest: Node) -> dict[str, ChangelogResult]:
-    return {
-        unique_id: _changelog_result(result)
-        for unique_id, result in results.items()
-        if manifest["nodes"].get(unique_id, {}).get("config", {}).get("materialized") == "changelog"
-    }
+def _is_changelog(unique_id: str, manifest: Node) -> bool:
+    return bool(manifest["nodes"].get(unique_id, {}).get("config", {}).get("materialized") == "changelog")
 
 
 def _changelog_result(result: Node) -> ChangelogResult:
@@ -153,7 +146,7 @@ def _changelog_result(result: Node) -> ChangelogResult:
     executed: Node = next((one for one in result.get("timing") or () if one.get("name") == "execute"), {})
     began, ended = (str(executed.get(name) or "") for name in ("started_at", "completed_at"))
     if head is None:
-        return ChangelogResult(str(result["status"]), None, None, began, ended)
+        return ChangelogResult(str(result["status"]), began=began, ended=ended)
     return ChangelogResult(str(result["status"]), int(head[1]), head[2], began, ended, head[3] or "")
 
 
@@ -165,7 +158,8 @@ def failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple
         node = tests.get(unique_id, {})
         if node.get("resource_type") not in ("test", "unit_test"):
             continue
-        for model in _changelog_ids(node, manifest):
+        upstream = node.get("depends_on", {}).get("nodes", ())
+        for model in (one for one in upstream if _is_changelog(one, manifest)):
             is_left_out = (
                 result["status"] == "skipped"
                 and str((node.get("config") or {}).get("severity", "")).lower() != "warn"
@@ -174,12 +168,6 @@ def failed_tests(results: Mapping[str, Node], manifest: Node) -> dict[str, tuple
             if is_left_out or result["status"] in FAILED:
                 failed[model] = (*failed.get(model, ()), unique_id)
     return failed
-
-
-def _changelog_ids(test: Node, manifest: Node) -> list[str]:
-    nodes = manifest["nodes"]
-    upstream = test.get("depends_on", {}).get("nodes", ())
-    return [one for one in upstream if nodes.get(one, {}).get("config", {}).get("materialized") == "changelog"]
 
 
 def _refuse_stale(run_results: Node, manifest: Node, parsed_by: str) -> None:
@@ -196,14 +184,10 @@ def _refuse_stale(run_results: Node, manifest: Node, parsed_by: str) -> None:
 
 
 def select(found: Iterable[Sync], selectors: Sequence[str]) -> list[Sync]:
-    """The syncs that any selector names, in their order; all of them without a selector.
+    """The syncs that any selector names, in their order; all of them without a selector. Raises ConfigurationError: selectors that name nothing.
 
     Args:
-        found: all syncs.
         selectors: names, or `tag:` and a tag; `*` stands for any text.
-
-    Raises:
-        ConfigurationError: selectors that name nothing.
     """
     every = list(found)
     if not selectors:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import mistake
 
 MOST_NODES = 100_000  # of a block, each alias counted as what it stands for
 
@@ -22,24 +22,21 @@ def read_block(file: Path, name: str) -> Any:
         for node in found:
             _refuse_repeated_keys(file, node, (name,), iter(range(MOST_NODES)))
         if len(found) > 1:
-            raise _error(
-                f"{file}:{found[1].start_mark.line + 1}", f"{name} a second time", "each key once", "join them"
-            )
+            place = f"{file}:{found[1].start_mark.line + 1}"
+            raise mistake(place, f"{name} a second time", "each key once", "join them")
         return yaml.SafeLoader("").construct_document(found[0]) if found else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        raise _error(
-            place, "text that is not YAML", "YAML", "correct the line; quote values with special signs"
-        ) from None
+        next_step = "correct the line; quote values with special signs"
+        raise mistake(place, "text that is not YAML", "YAML", next_step) from None
     except RecursionError:
-        raise _error(str(file), "blocks too deep in each other", "plain data", "write it flatter") from None
+        raise mistake(str(file), "blocks too deep in each other", "plain data", "write it flatter") from None
     except (yaml.YAMLError, ValueError):
-        raise _error(
-            str(file), "content that is not YAML", "YAML in UTF-8", "save the file as UTF-8, and quote dates"
-        ) from None
+        next_step = "save the file as UTF-8, and quote dates"
+        raise mistake(str(file), "content that is not YAML", "YAML in UTF-8", next_step) from None
     except OSError as error:
-        raise _error(str(file), f"{type(error).__name__}", "a readable file", "check its permissions") from None
+        raise mistake(str(file), f"{type(error).__name__}", "a readable file", "check its permissions") from None
 
 
 def _refuse_repeated_keys(
@@ -51,11 +48,10 @@ def _refuse_repeated_keys(
         left: yields once for each node that may follow: aliases of aliases stand for more than any memory holds.
     """
     if next(left, None) is None:
-        raise _error(f"{file}: {path[0]}", f"more than {MOST_NODES} values", "fewer", "write out what aliases repeat")
+        raise mistake(f"{file}: {path[0]}", f"more than {MOST_NODES} values", "fewer", "write out what aliases repeat")
     if node in above:
-        raise _error(
-            f"{file}:{node.start_mark.line + 1}", "an alias inside its own anchor", "plain data", "write it out"
-        )
+        where = f"{file}:{node.start_mark.line + 1}"
+        raise mistake(where, "an alias inside its own anchor", "plain data", "write it out")
     if isinstance(node, yaml.SequenceNode):
         for inner in node.value:
             _refuse_repeated_keys(file, inner, path, left, (*above, node))
@@ -64,10 +60,6 @@ def _refuse_repeated_keys(
         name = str(key.value)
         if name in seen and key.tag != "tag:yaml.org,2002:merge":
             where = f"{file}:{key.start_mark.line + 1}: {'.'.join((*path, name))}"
-            raise _error(where, "the key a second time", "each key once", "remove or rename one of them")
+            raise mistake(where, "the key a second time", "each key once", "remove or rename one of them")
         seen.add(name)
         _refuse_repeated_keys(file, value, (*path, name), left, (*above, node))
-
-
-def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:
-    return ConfigurationError(Problem(where, found, expected, next_step))

@@ -43,15 +43,7 @@ class PlanOnly:
 
 @dataclass(frozen=True)
 class Destination:
-    """A named system.
-
-    Attributes:
-        name: as syncs call it.
-        type: the type of its sink.
-        sink: the class that delivers to it.
-        settings: validated; secrets are pydantic secrets, so that `repr` hides them.
-        guards: the defaults for its syncs.
-    """
+    """A named system. `settings`: their secrets are pydantic secrets, so that `repr` hides them; `guards`: the defaults for its syncs."""
 
     name: str
     type: str
@@ -73,6 +65,12 @@ class ResolvedSync(NamedTuple):
         """Where its rows go, for people."""
         return f"{self.destination.name}.{self.sync.settings.object}"
 
+    def task(self, key: tuple[str, ...], schema: pa.Schema, **more: Any) -> SinkTask:
+        """The sync as its sink sees it, before it has a fence."""
+        named: dict[str, Any] = {"sync_id": "", "sync": self.sync.name, "fence": 0, "options": self.options, **more}
+        settings = self.sync.settings
+        return SinkTask(object=settings.object, mode=settings.mode, key=key, schema=schema, **named)
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -93,12 +91,6 @@ def collect_destinations(
     """The destinations of one dbt target; to be asked only where the project has syncs.
 
     Values that come from the environment into secret settings are registered for `redact`.
-
-    Args:
-        directories: where profiles.yml may stand, see `profile_directories`.
-        target: the name of the dbt target.
-        env: environment variables.
-        project: to whose folder relative paths are relative.
 
     Raises:
         ConfigurationError: no block for this target. Problems of single destinations are returned.
@@ -140,9 +132,8 @@ def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings
 
 def _is_named_without(rendered: Rendered, found: Destination, place: Place) -> bool:
     """Whether only secrets are not set: any other text in their place leaves the destination the same."""
-    other = _validated(
-        found.name, replace(rendered, value=_replaced(rendered.value, UNSET, UNSET.swapcase())), place, []
-    )
+    swapped = replace(rendered, value=_replaced(rendered.value, UNSET, UNSET.swapcase()))
+    other = _validated(found.name, swapped, place, [])
     model = found.sink.settings_model
     secret = secret_names(model)
     if other is None or not all(secret.intersection(path) or is_unlisted(model, path) for path in rendered.unset):
@@ -225,9 +216,15 @@ def collect_resolved(
     return resolved
 
 
+def resolved_of(resolved: Iterable[ResolvedSync], syncs: Iterable[Sync]) -> list[ResolvedSync]:
+    """Those of these syncs."""
+    wanted = {sync.unique_id for sync in syncs}
+    return [one for one in resolved if one.sync.unique_id in wanted]
+
+
 def _refuse_early(resolved: ResolvedSync, project_dir: Path | None, problems: list[Problem]) -> None:
     """What its sink says of a sync before the model is read."""
-    _, destination, _, _ = resolved
+    destination = resolved.destination
     if not destination.sink.validates_early or resolved.sync.settings.mode not in destination.sink.modes:
         return
     try:
@@ -238,38 +235,20 @@ def _refuse_early(resolved: ResolvedSync, project_dir: Path | None, problems: li
 
 def early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
     """A sync as its sink sees it before the model is read."""
-    sync, settings = resolved.sync, resolved.sync.settings
+    settings = resolved.sync.settings
     mapped = {column.casefold(): name for column, name in (settings.fields or {}).items()}
-    key = tuple(mapped.get(column.casefold(), column) for column in sync.changelog.key)
-    return SinkTask(
-        sync_id="",
-        sync=sync.name,
-        fence=0,
-        object=settings.object,
-        mode=settings.mode,
-        key=key,
-        schema=pa.schema([(name, pa.string()) for name in (mapped.values() or key)]),
-        options=resolved.options,
-        project_dir=project_dir,
-        full_load=settings.owns_object,
-        known="names" if settings.fields else "key",
-    )
+    key = tuple(mapped.get(column.casefold(), column) for column in resolved.sync.changelog.key)
+    schema, known = pa.schema([(name, pa.string()) for name in (mapped.values() or key)]), "names" if mapped else "key"
+    return resolved.task(key, schema, project_dir=project_dir, full_load=settings.owns_object, known=known)
 
 
 def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: list[Problem]) -> ResolvedSync | None:
-    place, settings = Place(sync.file, sync.keys), sync.settings
+    place, settings = sync.place, sync.settings
     destination = destinations.get(settings.destination)
     if destination is None:
-        known = ", ".join(sorted(destinations)) or "none"
-        hint = closest(settings.destination, list(destinations))
-        problems.append(
-            Problem(
-                place.at("destination"),
-                repr(settings.destination),
-                f"a destination of this target in profiles.yml: {known}",
-                f"{hint}Add it there, or correct the name",
-            )
-        )
+        expected = f"a destination of this target in profiles.yml: {', '.join(sorted(destinations)) or 'none'}"
+        next_step = f"{closest(settings.destination, list(destinations))}Add it there, or correct the name"
+        problems.append(Problem(place.at("destination"), repr(settings.destination), expected, next_step))
         return None
     if settings.mode not in destination.sink.modes:
         allowed = ", ".join(sorted(mode.value for mode in destination.sink.modes))
@@ -281,7 +260,7 @@ def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: lis
     if settings.on_unknown == "park" and destination.sink.transactional:
         expected = f"send_again: a destination of type {destination.type} takes no change twice"
         problems.append(Problem(place.at("on_unknown"), "'park'", expected, "remove it"))
-    options_place = Place(sync.file, (*sync.keys, "options"), lambda path: any(map(names_a_secret, path)))
+    options_place = Place(sync.file, (*place.keys, "options"), lambda path: any(map(names_a_secret, path)))
     options = validate(destination.sink.options_model, settings.options, options_place, problems)
     if options is None:
         return None
@@ -310,10 +289,8 @@ def _refuse_shared_positions(found: Iterable[tuple[object, Sync]], problems: lis
         if other is not sync:
             renamed = sync if sync.settings.renamed_from else other
             known = f"{renamed.settings.renamed_from!r}, whose position {(other if renamed is sync else sync).name} has"
-            where = Place(renamed.file, renamed.keys).at("renamed_from")
-            problems.append(
-                Problem(where, known, "a name that no other sync has", "remove renamed_from, or the other sync")
-            )
+            where, expected = renamed.place.at("renamed_from"), "a name that no other sync has"
+            problems.append(Problem(where, known, expected, "remove renamed_from, or the other sync"))
 
 
 def refuse_two_owners(found: Iterable[tuple[object, Sync]], problems: list[Problem]) -> None:
@@ -341,10 +318,8 @@ def _two_owners(first: Sync, second: Sync) -> Problem:
     if first.settings.owns_object or second.settings.owns_object:
         found = f"the object {second.settings.object!r}, which {first.name} writes too"
         expected = "one sync alone where one says owns_object: a full load replaces every row"
-        return Problem(
-            Place(second.file, second.keys).at("object"), found, expected, "remove owns_object, or name another object"
-        )
-    where = Place(second.file, second.keys).at("mode")
+        return Problem(second.place.at("object"), found, expected, "remove owns_object, or name another object")
+    where = second.place.at("mode")
     if first.settings.mode is second.settings.mode:
         found = f"mirror, as in {first.name}, of one object {second.settings.object!r}"
         expected = "one sync that deletes in an object: each would delete what the other wrote"

@@ -17,12 +17,7 @@ _THRESHOLD = re.compile(r"([0-9]{1,18})|([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%")
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number of rows, or a share of them in percent.
-
-    Attributes:
-        number: rows, or percent.
-        percent: which of the two.
-    """
+    """A number of rows, or a share of them in percent."""
 
     number: Decimal
     percent: bool

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import Problem, mistake, raise_if_any
 from dbt_reverse_etl.base.redaction import literal_secrets
 from dbt_reverse_etl.config.destinations import refuse_two_owners
 from dbt_reverse_etl.config.settings import Changelog, ChangelogSettings, Sync, SyncSettings
@@ -109,7 +109,7 @@ def _refuse_other_manifests(manifest: Node) -> None:
     if not version or int(version[1]) < _OLDEST_MANIFEST or not {"nodes", "exposures"} <= manifest.keys():
         found = f"version {version[1]}" if version else "no manifest"
         expected = f"version {_OLDEST_MANIFEST} or later, as dbt 1.10 writes it"
-        raise ConfigurationError(Problem("manifest.json", found, expected, "run dbt again, with dbt 1.10 or later"))
+        raise mistake("manifest.json", found, expected, "run dbt again, with dbt 1.10 or later")
 
 
 def _refuse_replaced_ledger(manifest: Node, problems: list[Problem]) -> None:
@@ -124,6 +124,10 @@ def _refuse_replaced_ledger(manifest: Node, problems: list[Problem]) -> None:
             next_step = f"set +materialized below the name of your project, or add below models: {below}"
             problems.append(Problem("dbt_project.yml: models", text, expected, next_step))
             return  # one cause, one message
+
+
+def _place(node: Node, *keys: str) -> Place:
+    return Place(str(node.get("original_file_path", "manifest.json")), (node["name"], *keys))
 
 
 def _blocks(node: Node) -> list[Any]:
@@ -141,10 +145,8 @@ def _refuse_misspelt(manifest: Node, changelogs: Iterable[str], problems: list[P
         places = [] if _blocks(node) else [config, config.get("meta"), node.get("meta")]
         keys = [key for one in places for key, value in (one or {}).items() if isinstance(value, Mapping)]
         for key in dict.fromkeys(filter(_means_ours, keys)):
-            where = Place(str(node.get("original_file_path", "manifest.json")), (node["name"],)).at()
-            ours = "config.meta.reverse_etl"
-            found, next_step = f"the key {key!r}, which nothing reads", f"write it as {ours}, or rename it"
-            problems.append(Problem(where, found, ours, next_step))
+            found, ours = f"the key {key!r}, which nothing reads", "config.meta.reverse_etl"
+            problems.append(Problem(_place(node).at(), found, ours, f"write it as {ours}, or rename it"))
 
 
 def _means_ours(key: object) -> bool:
@@ -161,15 +163,9 @@ def _read(node: Node, model: type[S], place: Place, problems: list[Problem]) -> 
         problems.append(Problem(place.at(), described(given), "a mapping of settings", "write `key: value` lines"))
         return None
     secrets = list(literal_secrets(given))
-    for path in secrets:
-        problems.append(
-            Problem(
-                place.at(*path),
-                "what looks like a secret; env_var() is no help here, for dbt writes its value into manifest.json",
-                "no secret under meta",
-                "move it to the destination in profiles.yml, as \"{{ env_var('NAME') }}\", and change the secret",
-            )
-        )
+    found = "what looks like a secret; env_var() is no help here, for dbt writes its value into manifest.json"
+    next_step = "move it to the destination in profiles.yml, as \"{{ env_var('NAME') }}\", and change the secret"
+    problems.extend(Problem(place.at(*path), found, "no secret under meta", next_step) for path in secrets)
     return validate(model, given, Place(place.file, place.keys, lambda _: bool(secrets)), problems)
 
 
@@ -181,12 +177,11 @@ def _changelogs(manifest: Node, problems: list[Problem]) -> dict[str, Changelog 
 
 
 def _changelog(node: Node, problems: list[Problem]) -> Changelog | None:
-    file = str(node.get("original_file_path", "manifest.json"))
-    settings = _read(node, ChangelogSettings, Place(file, (node["name"], "meta", "reverse_etl")), problems)
+    settings = _read(node, ChangelogSettings, _place(node, "meta", "reverse_etl"), problems)
     unique_key = node["config"].get("unique_key")
     key = tuple([unique_key] if isinstance(unique_key, str) else unique_key or ())
     if not key:
-        where = Place(file, (node["name"], "unique_key")).at()
+        where = _place(node, "unique_key").at()
         problems.append(Problem(where, "nothing", "a column or a list of columns", "add unique_key='...' to config()"))
     if not key or settings is None:
         return None
@@ -206,10 +201,9 @@ def _refuse_dbt_tests(manifest: Node, problems: list[Problem]) -> None:
         if tested.get("config", {}).get("materialized") == "changelog" and not _can_pass(node, test["name"]):
             name, column = test["name"], node.get("column_name") or "a column"
             where = f"{node.get('original_file_path')}: {tested['name']}.{column}"
-            expected = (
-                f"reverse_etl.current_{name}, which tests the rows as they are now: a changelog also holds former ones"
-            )
-            next_step = f"write reverse_etl.current_{name} in its place"
+            ours = f"reverse_etl.current_{name}"
+            expected = f"{ours}, which tests the rows as they are now: a changelog also holds former ones"
+            next_step = f"write {ours} in its place"
             if column == "_snapshot_id":  # which the current rows do not have
                 expected, next_step = "no such test: some records of ours have none", "remove it"
             problems.append(Problem(where, f"dbt's test {name}", expected, next_step))
@@ -230,27 +224,31 @@ def _can_pass(node: Node, name: str) -> bool:
 def _sync(
     node: Node, manifest: Node, changelogs: Mapping[str, Changelog | None], problems: list[Problem]
 ) -> Sync | None:
-    file, keys = str(node.get("original_file_path", "manifest.json")), (node["name"], "config", "meta", "reverse_etl")
-    settings = _read(node, SyncSettings, Place(file, keys), problems)
+    settings = _sync_settings(node, problems)
     upstream = node.get("depends_on", {}).get("nodes", [])
     if len(upstream) != 1 or upstream[0] not in changelogs:
         found = [_materialized(unique_id, manifest) for unique_id in upstream]
         is_off = any(unique_id in (manifest.get("disabled") or {}) for unique_id in upstream)
+        where, expected = _place(node, "depends_on").at(), "exactly one model, with materialized='changelog'"
         next_step = "name that changelog alone: depends_on: [ref('..._changelog')]"
-        problems.append(
-            Problem(
-                Place(file, (node["name"], "depends_on")).at(),
-                ", ".join(found) or "nothing",
-                "exactly one model, with materialized='changelog'",
-                "enable it, or set enabled: false for the sync, too" if is_off else next_step,
-            )
-        )
+        next_step = "enable it, or set enabled: false for the sync, too" if is_off else next_step
+        problems.append(Problem(where, ", ".join(found) or "nothing", expected, next_step))
         return None
-    changelog = changelogs[upstream[0]]
+    sync = _joined(node, changelogs[upstream[0]], settings, enabled=True)
+    if sync is not None:
+        _refuse_unmapped_key(sync, problems)
+    return sync
+
+
+def _sync_settings(node: Node, problems: list[Problem]) -> SyncSettings | None:
+    return _read(node, SyncSettings, _place(node, "config", "meta", "reverse_etl"), problems)
+
+
+def _joined(node: Node, changelog: Changelog | None, settings: SyncSettings | None, *, enabled: bool) -> Sync | None:
     if changelog is None or settings is None:
         return None
-    _refuse_unmapped_key(changelog, settings, Place(file, keys), problems)
-    return Sync(node["unique_id"], node["name"], tuple(node.get("tags") or ()), True, changelog, settings, file)
+    tags = tuple(node.get("tags") or ())
+    return Sync(node["unique_id"], node["name"], tags, enabled, changelog, settings, _place(node).file)
 
 
 def _materialized(unique_id: str, manifest: Node) -> str:
@@ -261,14 +259,13 @@ def _materialized(unique_id: str, manifest: Node) -> str:
     return f"{unique_id} ({node.get('config', {}).get('materialized') or unique_id.partition('.')[0]})"
 
 
-def _refuse_unmapped_key(changelog: Changelog, settings: SyncSettings, place: Place, problems: list[Problem]) -> None:
-    mapped = {column.casefold() for column in settings.fields or changelog.key}
+def _refuse_unmapped_key(sync: Sync, problems: list[Problem]) -> None:
+    changelog = sync.changelog
+    mapped = {column.casefold() for column in sync.settings.fields or changelog.key}
     absent = [column for column in changelog.key if column.casefold() not in mapped]
     if absent:
-        expected = f"all columns of the key of {changelog.name}: a row is found by them"
-        problems.append(
-            Problem(place.at("fields"), f"no {', '.join(absent)}", expected, f"add {', '.join(absent)} to fields")
-        )
+        names, expected = ", ".join(absent), f"all columns of the key of {changelog.name}: a row is found by them"
+        problems.append(Problem(sync.place.at("fields"), f"no {names}", expected, f"add {names} to fields"))
 
 
 def _disabled_exposures(manifest: Node) -> Iterator[Node]:
@@ -287,8 +284,4 @@ def _is_named(changelog: Changelog, refs: Iterable[Node]) -> bool:
 def _paused(node: Node, changelogs: Mapping[str, Changelog | None]) -> Sync | None:
     """A sync that is switched off: dbt leaves its `depends_on` empty, and its mistakes do not matter."""
     changelog = next((one for one in changelogs.values() if one and _is_named(one, node.get("refs", ()))), None)
-    file, keys = str(node.get("original_file_path", "manifest.json")), (node["name"], "config", "meta", "reverse_etl")
-    settings = _read(node, SyncSettings, Place(file, keys), [])
-    if changelog is None or settings is None:
-        return None
-    return Sync(node["unique_id"], node["name"], tuple(node.get("tags") or ()), False, changelog, settings, file)
+    return _joined(node, changelog, _sync_settings(node, []), enabled=False)

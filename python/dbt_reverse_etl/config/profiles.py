@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.base.dbt_options import project_settings, told
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, mistake
 from dbt_reverse_etl.config.blocks import read_block
 from dbt_reverse_etl.config.validation import Place, described
 
@@ -62,28 +62,21 @@ def read_target(directories: Sequence[Path], target: str, project: DbtProject) -
     Raises:
         ConfigurationError: no file, no block, no such target, or a block that does not say whether it is for this project and its profile.
     """
-    file = _first(directories)
-    block = read_block(file, BLOCK)
+    file, block = _block(directories)
     outputs = block.get("outputs") if isinstance(block, Mapping) else None
+    where = f"{file}: {BLOCK}"
     if not isinstance(outputs, Mapping):
-        raise _error(
-            f"{file}: {BLOCK}",
-            "no such block" if block is None else "no mapping `outputs`",
-            f"{BLOCK}: {{outputs: {{{target}: ...}}}}, for the project has syncs",
-            f"add the block; `{target}: plan` plans and sends nothing",
-        )
+        found = "no such block" if block is None else "no mapping `outputs`"
+        expected = f"{BLOCK}: {{outputs: {{{target}: ...}}}}, for the project has syncs"
+        raise mistake(where, found, expected, f"add the block; `{target}: plan` plans and sends nothing")
     _refuse_other_keys(file, block)
     if project.name:
         _refuse_other_projects(file, block, project.name)
     _refuse_other_profiles(file, block, target, project)
     if target not in outputs:
-        known = ", ".join(map(str, outputs)) or "none"
-        raise _error(
-            f"{file}: {BLOCK}.outputs",
-            f"no target {target!r}",
-            f"one of the targets there: {known}",
-            f"add `{target}: plan` to plan only, or its destinations; or run dbt with another --target",
-        )
+        expected = f"one of the targets there: {', '.join(map(str, outputs)) or 'none'}"
+        next_step = f"add `{target}: plan` to plan only, or its destinations; or run dbt with another --target"
+        raise mistake(f"{where}.outputs", f"no target {target!r}", expected, next_step)
     return Place(str(file), (BLOCK, "outputs", target), project_dir=project.folder), outputs[target]
 
 
@@ -93,12 +86,11 @@ def read_serve(directories: Sequence[Path]) -> tuple[Place, object, frozenset[st
     Raises:
         ConfigurationError: no file, or nothing for `serve` in it.
     """
-    file = _first(directories)
-    block = read_block(file, BLOCK)
+    file, block = _block(directories)
     written = block.get(SERVE) if isinstance(block, Mapping) else None
     if written is None:
         expected = f"{BLOCK}: {{serve: {{account_id, token, jobs}}}}"
-        raise _error(f"{file}: {BLOCK}", "nothing for `serve`", expected, "add it: docs/dbt-cloud.md")
+        raise mistake(f"{file}: {BLOCK}", "nothing for `serve`", expected, "add it: docs/dbt-cloud.md")
     _refuse_other_keys(file, block)
     return Place(str(file), (BLOCK, SERVE)), written, _targets(block)
 
@@ -109,10 +101,14 @@ def read_alerts(directories: Sequence[Path]) -> tuple[str, object, frozenset[str
     Raises:
         ConfigurationError: no file, or no block.
     """
-    file = _first(directories)
-    block = read_block(file, BLOCK)
+    file, block = _block(directories)
     written = block.get(ALERTS, []) if isinstance(block, Mapping) else []
     return str(file), written, _targets(block)
+
+
+def _block(directories: Sequence[Path]) -> tuple[Path, Any]:
+    file = _first(directories)
+    return file, read_block(file, BLOCK)
 
 
 def _targets(block: object) -> frozenset[str]:
@@ -121,20 +117,12 @@ def _targets(block: object) -> frozenset[str]:
 
 
 def read_profile(directories: Sequence[Path], profile: str) -> tuple[Place, Mapping[str, Any]]:
-    """A dbt profile of the first profiles.yml that is there, texts not yet rendered.
-
-    Raises:
-        ConfigurationError: no file, or no such profile.
-    """
+    """A dbt profile of the first profiles.yml that is there, texts not yet rendered. Raises ConfigurationError: no file, or no such profile."""
     file = _first(directories)
     read = read_block(file, profile)
     if not isinstance(read, Mapping) or not isinstance(read.get("outputs"), Mapping):
-        raise _error(
-            f"{file}: {profile}",
-            "no such profile",
-            "the profile that dbt_project.yml names",
-            "add it, or name another: --profiles-dir",
-        )
+        expected, next_step = "the profile that dbt_project.yml names", "add it, or name another: --profiles-dir"
+        raise mistake(f"{file}: {profile}", "no such profile", expected, next_step)
     return Place(str(file), (profile,)), read
 
 
@@ -143,40 +131,29 @@ def _first(directories: Sequence[Path]) -> Path:
     if file is None:
         places = ", ".join(str(directory / FILE_NAME) for directory in directories)
         next_step = "write it (`dbt-reverse-etl init` shows our block), or name its folder: --profiles-dir"
-        raise _error(FILE_NAME, "no such file", f"one of {places}", next_step)
+        raise mistake(FILE_NAME, "no such file", f"one of {places}", next_step)
     return file
-
-
-def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:
-    return ConfigurationError(Problem(where, found, expected, next_step))
 
 
 def _refuse_other_keys(file: Path, block: Mapping[Any, Any]) -> None:
     others = [str(key) for key in block if key not in _KEYS]
     if others:
         found, expected = f"the keys {', '.join(others)}", f"{', '.join(f'`{key}`' for key in _KEYS)} alone"
-        raise _error(f"{file}: {BLOCK}", found, expected, "remove or move them")
+        raise mistake(f"{file}: {BLOCK}", found, expected, "remove or move them")
 
 
 def _refuse_other_projects(file: Path, block: Mapping[Any, Any], project: str) -> None:
     """Two projects with a target of the same name must not share destinations by accident."""
-    served = block.get("projects")
+    served, where = block.get("projects"), f"{file}: {BLOCK}"
     if served is None and len(_dbt_profiles(file)) > 1:
         found = f"the dbt profiles {', '.join(_dbt_profiles(file))}, and destinations that do not say for which project they are"
-        raise _error(
-            f"{file}: {BLOCK}",
-            found,
-            "`projects`",
-            f"add `projects: [{project}]`, or move the block to a profiles.yml beside dbt_project.yml",
-        )
+        next_step = f"add `projects: [{project}]`, or move the block to a profiles.yml beside dbt_project.yml"
+        raise mistake(where, found, "`projects`", next_step)
     _refuse_no_names(file, "projects", served, project)
     if served is not None and project not in served:
-        raise _error(
-            f"{file}: {BLOCK}.projects",
-            f"the destinations of {', '.join(served) or 'no project'}",
-            f"those of {project}",
-            f"put a profiles.yml with destinations of its own beside its dbt_project.yml, or add {project} to share these",
-        )
+        found = f"the destinations of {', '.join(served) or 'no project'}"
+        next_step = f"put a profiles.yml with destinations of its own beside its dbt_project.yml, or add {project} to share these"
+        raise mistake(f"{where}.projects", found, f"those of {project}", next_step)
 
 
 def _refuse_other_profiles(file: Path, block: Mapping[Any, Any], target: str, project: DbtProject) -> None:
@@ -184,29 +161,24 @@ def _refuse_other_profiles(file: Path, block: Mapping[Any, Any], target: str, pr
 
     The profile that dbt_project.yml names is meant unless the file says otherwise; one that is not in the file, as that of dbt Cloud, tells nothing.
     """
-    served, used = block.get("profiles"), project.profile
+    served, used, where = block.get("profiles"), project.profile, f"{file}: {BLOCK}"
     _refuse_no_names(file, "profiles", served, used or "NAME")
     if served is not None and used in _dbt_profiles(file) and used not in served:
-        raise _error(
-            f"{file}: {BLOCK}.profiles",
-            f"the destinations of {', '.join(served) or 'no dbt profile'}",
-            f"those of {used}",
-            f"give its target another name and destinations of its own, or add {used} to share these",
-        )
+        found = f"the destinations of {', '.join(served) or 'no dbt profile'}"
+        next_step = f"give its target another name and destinations of its own, or add {used} to share these"
+        raise mistake(f"{where}.profiles", found, f"those of {used}", next_step)
     same = _dbt_profiles(file, target)
     if served is None and used in same and len(same) > 1 and project.own_profile not in ("", used):
-        raise _error(
-            f"{file}: {BLOCK}",
-            f"a target {target!r} in the dbt profiles {', '.join(same)}, and destinations that do not say for which, "
-            f"while dbt uses {used} and dbt_project.yml says {project.own_profile}",
-            "`profiles`",
-            f"add `profiles: [...]` with those whose rows belong there; or give the target of {used} another name, and list that under `outputs`",
-        )
+        found = f"a target {target!r} in the dbt profiles {', '.join(same)}, and destinations that do not say for which, while dbt uses {used}"
+        next_step = f"add `profiles: [...]` with those whose rows belong there; or give the target of {used} another name, and list that under `outputs`"
+        raise mistake(where, f"{found} and dbt_project.yml says {project.own_profile}", "`profiles`", next_step)
 
 
 def _refuse_no_names(file: Path, key: str, served: object, example: str) -> None:
     if served is not None and (not isinstance(served, list) or not all(isinstance(name, str) for name in served)):
-        raise _error(f"{file}: {BLOCK}.{key}", described(served), f"a list of names of dbt {key}", f"write [{example}]")
+        raise mistake(
+            f"{file}: {BLOCK}.{key}", described(served), f"a list of names of dbt {key}", f"write [{example}]"
+        )
 
 
 def _dbt_profiles(file: Path, target: str = "") -> list[str]:

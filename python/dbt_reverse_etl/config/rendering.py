@@ -101,10 +101,8 @@ def _looked_up(
     name, default = variable
     value = env.get(name, default)
     if value is None:
-        problem = Problem(
-            place.at(*path), f"environment variable {name}, which is not set", "a value for it", f"export {name}=..."
-        )
-        to.unset[path] = problem
+        found = f"environment variable {name}, which is not set"
+        to.unset[path] = Problem(place.at(*path), found, "a value for it", f"export {name}=...")
         return UNSET
     to.used.append((path, name, value))
     return value

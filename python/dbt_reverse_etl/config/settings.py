@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from dbt_reverse_etl.config.condition import unfit
 from dbt_reverse_etl.config.guards import Guards, Limit, Threshold
+from dbt_reverse_etl.config.validation import Place
 from dbt_reverse_etl.sinks.base import Mode, Settings
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -231,9 +232,9 @@ class OwnCapture(Candidates):
 _STRATEGIES = ("compare", "timestamp", "change_table", "cdf", "affected_keys", "feed")
 
 
-def _in_full(capture: object) -> object:
+def _short_for(key: str) -> BeforeValidator:
     """`capture: compare` is short for `capture: {strategy: compare}`."""
-    return {"strategy": capture} if isinstance(capture, str) else capture
+    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
 
 
 def _strategy(capture: object) -> str:
@@ -250,7 +251,7 @@ AnyCapture = Annotated[
     | Annotated[FeedCapture, Tag("feed")]
     | Annotated[OwnCapture, Tag("own")],
     Discriminator(_strategy),
-    BeforeValidator(_in_full),
+    _short_for("strategy"),
 ]
 
 
@@ -276,11 +277,6 @@ class Label(Settings):
         return self
 
 
-def _by(label: object) -> object:
-    """`label: order_date` is short for `label: {by: order_date}`."""
-    return {"by": label} if isinstance(label, str) else label
-
-
 class ChangelogSettings(Settings):
     """A changelog model's `meta.reverse_etl`; the macros read the same keys with the same defaults.
 
@@ -296,7 +292,7 @@ class ChangelogSettings(Settings):
 
     compare: Literal["hash", "except"] = "hash"
     capture: AnyCapture = Capture()
-    label: Annotated[Label | None, BeforeValidator(_by)] = None
+    label: Annotated[Label | None, _short_for("by")] = None
     on_bad_key: Literal["fail", "quarantine"] = "fail"
     on_column_change: Literal["fail", "append_new_columns", "sync_all_columns"] = "append_new_columns"
     wide_table: dict[str, Any] | None = None  # read and checked by the macro _wide_plan
@@ -305,15 +301,7 @@ class ChangelogSettings(Settings):
 
 @dataclass(frozen=True)
 class Changelog:
-    """A model that is materialized as a changelog.
-
-    Attributes:
-        unique_id: dbt's.
-        name: the model's name.
-        relation_name: as dbt renders it into SQL.
-        key: the columns of `unique_key`, in order.
-        settings: its `meta.reverse_etl`.
-    """
+    """A model that is materialized as a changelog; `relation_name`: as dbt renders it into SQL; `key`: the columns of `unique_key`."""
 
     unique_id: str
     name: str
@@ -327,12 +315,7 @@ class Sync:
     """An exposure that names a destination.
 
     Attributes:
-        unique_id: dbt's.
-        name: the exposure's name.
-        tags: dbt's.
         enabled: False for an exposure that is switched off; it is never pushed.
-        changelog: the one model that it depends on.
-        settings: its `meta.reverse_etl`.
         file: where it is written, for messages.
     """
 
@@ -352,6 +335,6 @@ class Sync:
         return f"{kind}.{former_project or project}.{former}"
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The key path of its settings in that file."""
-        return (self.name, "config", "meta", "reverse_etl")
+    def place(self) -> Place:
+        """Where its settings are written."""
+        return Place(self.file, (self.name, "config", "meta", "reverse_etl"))

@@ -50,28 +50,27 @@ def _imported(entry: EntryPoint, where: str, problems: list[Problem]) -> type[Si
         problems.extend(error.problems)
         return None
     except Exception as error:  # a package of anyone may raise anything while it is imported
-        if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(entry)):
-            next_step = f"pip install 'dbt-reverse-etl[{extra}]'"
-            problems.append(Problem(where, f"no package {error.name}", "it installed", next_step))
-            return None
-        module = f" for {error.name}" if isinstance(error, ModuleNotFoundError) else ""
-        found = f"{entry.value}, whose import raises {type(error).__name__}{module}"
-        problems.append(Problem(where, found, "a sink that can be imported", "install what it needs, or update it"))
+        problems.append(Problem(where, *_cannot_be_imported(entry, error)))
         return None
-    if not (isinstance(loaded, type) and issubclass(loaded, Sink) and getattr(loaded, "type", None) == entry.name):
-        expected = f"a subclass of Sink whose `type` is {entry.name!r}"
-        problems.append(Problem(where, entry.value, expected, "tell the authors of that package"))
-        return None
-    lacks = sorted(loaded.__abstractmethods__) + [
-        name for name in ("modes", "promise") if not getattr(loaded, name, None)
-    ]
-    if not _takes_complete(loaded):
-        lacks.append("`complete` among the arguments of finish")
-    if lacks:
-        found = f"{entry.value} without {', '.join(lacks)}"
-        problems.append(Problem(where, found, "a whole sink, see docs/sinks.md", "tell the authors of that package"))
-        return None
-    return loaded
+    found, expected = entry.value, f"a subclass of Sink whose `type` is {entry.name!r}"
+    if isinstance(loaded, type) and issubclass(loaded, Sink) and getattr(loaded, "type", None) == entry.name:
+        lacks = sorted(loaded.__abstractmethods__)
+        lacks += [name for name in ("modes", "promise") if not getattr(loaded, name, None)]
+        lacks += [] if _takes_complete(loaded) else ["`complete` among the arguments of finish"]
+        if not lacks:
+            return loaded
+        found, expected = f"{entry.value} without {', '.join(lacks)}", "a whole sink, see docs/sinks.md"
+    problems.append(Problem(where, found, expected, "tell the authors of that package"))
+    return None
+
+
+def _cannot_be_imported(entry: EntryPoint, error: Exception) -> tuple[str, str, str]:
+    """What is found, what is expected, and what to do."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+    if missing and (extra := _extra_of(entry)):
+        return f"no package {missing}", "it installed", f"pip install 'dbt-reverse-etl[{extra}]'"
+    found = f"{entry.value}, whose import raises {type(error).__name__}{f' for {missing}' if missing else ''}"
+    return found, "a sink that can be imported", "install what it needs, or update it"
 
 
 def _extra_of(entry: EntryPoint) -> str:

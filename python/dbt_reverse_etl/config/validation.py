@@ -40,8 +40,6 @@ class Place:
     """Where a block of settings stands.
 
     Attributes:
-        file: the file as the user knows it.
-        keys: key path of the block.
         hides: tells of a path inside the block whether its value must not be shown.
         also: keys of the block that are read elsewhere.
         project_dir: the folder to which the paths of the block are relative; None: the working directory.

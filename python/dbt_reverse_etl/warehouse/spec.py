@@ -6,16 +6,17 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import mistake
 from dbt_reverse_etl.base.sql import quoted, value_of
 from dbt_reverse_etl.config.condition import OF_SESSION, calls_session, quoted_texts, says_day, without_texts
 from dbt_reverse_etl.config.settings import OWN_FIELDS, Sync, SyncSettings
@@ -58,11 +59,7 @@ class Spec:
     @staticmethod
     def of(text: str) -> Spec:
         """From the JSON that the ledger keeps."""
-        read = json.loads(text)
-        fields, stopped = tuple(map(tuple, read["fields"])), tuple(read.get("stopped", ()))
-        more = {"stopped": stopped, "zone": read.get("zone", ""), "key_form": read.get("key_form")}
-        more |= {"turn": read.get("turn", 0), "key_place": read.get("key_place")}
-        return Spec(fields, read["where"], Mode(read["mode"]), read["given"], **more)
+        return _SPEC.validate_json(text)
 
     @property
     def id(self) -> str:
@@ -73,10 +70,8 @@ class Spec:
 
     @property
     def text(self) -> str:
-        said = {"fields": self.fields, "where": self.where, "mode": self.mode.value, "given": self.given}
-        more = {"stopped": self.stopped, "zone": self.zone, "turn": self.turn, "key_form": self.key_form}
-        more["key_place"] = self.key_place
-        return json.dumps({**said, **{name: value for name, value in more.items() if value}})
+        always = ("fields", "where", "mode", "given")
+        return json.dumps({name: value for name, value in asdict(self).items() if value or name in always})
 
     @property
     def projection(self) -> dict[str, Any]:
@@ -140,6 +135,9 @@ class Spec:
         return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in self.struct()])
 
 
+_SPEC = TypeAdapter(Spec)
+
+
 def _is_same(kind: str, than: str) -> bool:
     """Whether values of the narrower type arrive as they do in the wider one: 0.1 as a float is no 0.1 as a double."""
     return than != "float" and bool(value_of("_is_wider", kind, than))
@@ -151,32 +149,20 @@ def given_spec(settings: SyncSettings) -> str:
 
 
 def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]]) -> Spec:
-    """The spec of a sync.
-
-    Args:
-        columns: name and Spark type of the changelog's columns.
-
-    Raises:
-        ConfigurationError: a field or the filter does not fit them.
-    """
+    """The spec of a sync. `columns`: name and Spark type of the changelog's columns. Raises ConfigurationError: a field or the filter does not fit them."""
     types = dict(columns)
     mapping = sync.settings.fields or {name: name for name in types}
     unknown = [column for column in mapping if column not in types]
     if unknown:
-        raise ConfigurationError(
-            Problem(
-                _place(sync, "fields"),
-                ", ".join(map(repr, unknown)),
-                f"columns of the changelog: {', '.join(types)}",
-                "correct the name (case and blanks count), or add the column to the model",
-            )
-        )
+        found, expected = ", ".join(map(repr, unknown)), f"columns of the changelog: {', '.join(types)}"
+        next_step = "correct the name (case and blanks count), or add the column to the model"
+        raise mistake(sync.place.at("fields"), found, expected, next_step)
     # Only an event has `_before` beside the fields; the other names are refused as columns of a model.
     own = [name for name in mapping.values() if name.casefold() in OWN_FIELDS and sync.settings.mode is Mode.CHANGELOG]
     if own:
         expected = "names that no event has beside its fields"
         next_step = "map it to another name under `fields`, or rename the column in the model"
-        raise ConfigurationError(Problem(_place(sync, "fields"), ", ".join(own), expected, next_step))
+        raise mistake(sync.place.at("fields"), ", ".join(own), expected, next_step)
     fields = tuple((column, name, types[column]) for column, name in mapping.items())
     zone = "" if sync.settings.where is None else _zone_of_filter(spark, sync, sync.settings.where, types)
     spec = Spec(fields, sync.settings.where, sync.settings.mode, given_spec(sync.settings), zone=zone)
@@ -184,20 +170,14 @@ def resolve(spark: SparkSession, sync: Sync, columns: Iterable[tuple[str, str]])
         spec.arrow_schema()
     except TypeError as error:
         next_step = "cast the column in the model, or leave it out of `fields`"
-        raise ConfigurationError(
-            Problem(_place(sync, "fields"), str(error), "columns that can be sent", next_step)
-        ) from None
+        raise mistake(sync.place.at("fields"), str(error), "columns that can be sent", next_step) from None
     return spec
-
-
-def _place(sync: Sync, key: str) -> str:
-    return f"{sync.file}: {'.'.join(sync.keys)}.{key}"
 
 
 def _zone_of_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[str, str]) -> str:
     """The time zone on which it depends, or an empty text. Raises ConfigurationError: it is no condition over the row alone."""
     zone = zone_of(spark)
-    place, expected = _place(sync, "where"), "a deterministic SQL condition over the columns of the changelog"
+    place, expected = sync.place.at("where"), "a deterministic SQL condition over the columns of the changelog"
     analyzed = ""
     try:
         analyzed = _analyzed(spark, where, tuple(types.items()), zone)
@@ -206,7 +186,7 @@ def _zone_of_filter(spark: SparkSession, sync: Sync, where: str, types: Mapping[
         found = _REFUSED.get(error.getCondition() or "", f"what Spark cannot resolve ({type(error).__name__})")
     if found:
         next_step = "correct the expression; leave out rand(), current_date(), sub-queries, and 'today' or 'now' beside a date or a time"
-        raise ConfigurationError(Problem(place, found, expected, next_step)) from None
+        raise mistake(place, found, expected, next_step) from None
     return zone if depends(where, analyzed, types) else ""
 
 

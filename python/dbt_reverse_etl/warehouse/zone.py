@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import SparkSession
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import mistake
 
 SETTING = "spark.sql.session.timeZone"
 _UTC = frozenset({"Etc/UTC", "Etc/GMT", "GMT", "UCT", "Z", "Zulu", "+00:00", "+00", "UTC+0"})
@@ -18,15 +18,8 @@ _IS_INSTANT = re.compile(rf":.*{_OFFSET}\s*$")
 _DATE = re.compile(r"(['\"])(\s*[+-]?\d{4,}-\d.*?|\d{4})\1")
 _OPERATORS = re.compile(r"\n(?=[ :]*[+:]- )")  # a text in a condition may hold newlines
 _READS = (
-    "as date)",
-    "as string)",
-    "as timestamp_ntz)",
-    "extract(",
-    "date_part(",
-    "datepart(",
-    "try_make_timestamp(",
-    "btrim(",
-)
+    "as date)", "as string)", "as timestamp_ntz)", "extract(", "date_part(", "datepart(", "try_make_timestamp(", "btrim(",
+)  # fmt: skip
 # Days and months are added on the calendar of the zone, and two times are subtracted there; the plan shows `t + i` and `(t - u)` alone.
 _INTERVAL = re.compile(
     r"(?<!['\"])\binterval\s*[-+'\"\d]|\bas interval\b|make_(?:dt_|ym_)?interval\(|try_subtract\(", re.IGNORECASE
@@ -113,4 +106,4 @@ def refuse_another(spark: SparkSession, sync: str, earlier: Iterable[str]) -> No
     if others:
         found = f"a `where` whose times are read in the session's time zone, which is {zone}"
         next_step = f"set {SETTING}: {others[0]} in server_side_parameters; to be free of it, write times with an offset, as timestamp'2026-01-31 00:00:00Z', calculate with them in the model, and push once"
-        raise ConfigurationError(Problem(sync, found, f"{others[0]}, as in the pushes before", next_step))
+        raise mistake(sync, found, f"{others[0]}, as in the pushes before", next_step)
