@@ -29,11 +29,7 @@ def said(sync_id: str, fence: int, *facts: Fact) -> str:
 
 @dataclass
 class Commits:
-    """Those of a ledger since `follow` was called; safe for several threads.
-
-    Attributes:
-        spark, relation: of the ledger.
-    """
+    """Those of a ledger since `follow` was called; safe for several threads."""
 
     spark: SparkSession
     relation: str

@@ -44,6 +44,15 @@ class Head:
     present: Callable[[], Mapping[str, str]] = dict
     newest: Callable[[], int] = int
 
+    @property
+    def names(self) -> list[str]:
+        """The model's columns."""
+        return [name for name, _ in self.columns]
+
+    def image(self, relation: str) -> str:
+        """SQL of the full image of the head."""
+        return sql.render("_image", relation, self.key, self.names, self.base, self.snapshot)
+
     def spec_at(self, projection: Mapping[str, Any], snapshot: int) -> dict[str, Any]:
         """A spec of a snapshot, as the text macros take it, over the table as it is now."""
         columns = [{"name": name, "type": kind} for name, kind in self.columns]
@@ -67,14 +76,8 @@ def read_head(
         ReverseEtlError: there is no such table.
     """
     if not spark.catalog.tableExists(relation):
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                "no such table",
-                "the changelog of a model that was run",
-                "dbt run, with the target that you push",
-            )
-        )
+        expected, next_step = "the changelog of a model that was run", "dbt run, with the target that you push"
+        raise ReverseEtlError(Problem(relation, "no such table", expected, next_step))
     newest = cache(lambda: int(spark.sql(f"select max(_snapshot_id) from {relation}").collect()[0][0] or 0))  # noqa: S608
     snapshot = snapshot or newest()
     if not snapshot:
@@ -114,29 +117,18 @@ def _headers_and_marks(
 
 def visible_rows(spark: SparkSession, relation: str, head: Head, where: str) -> int:
     """Rows of the head that pass a filter."""
-    columns = [name for name, _ in head.columns]
-    image = sql.render("_image", relation=relation, key=head.key, columns=columns, base=head.base, head=head.snapshot)
-    return int(spark.sql(f"select count_if({where}) from ({image})").collect()[0][0])  # noqa: S608
+    return int(spark.sql(f"select count_if({where}) from ({head.image(relation)})").collect()[0][0])  # noqa: S608
 
 
 def full_image(spark: SparkSession, relation: str, at: int) -> int:
-    """The newest full image at or before a snapshot; of 0, the oldest one that is kept.
-
-    Raises:
-        ReverseEtlError: the snapshot was pruned.
-    """
+    """The newest full image at or before a snapshot; of 0, the oldest one that is kept. Raises ReverseEtlError: the snapshot was pruned."""
     oldest = f"select coalesce(max(_header.base), 1) from {relation} where _change = 'pruned'"  # noqa: S608
     newest = f"select max(_header.base) from {relation} where _change = 'snapshot' and _snapshot_id = {int(at)}"  # noqa: S608
     found = spark.sql(newest if at else oldest).collect()[0][0]
     if found is None:
-        raise ReverseEtlError(
-            Problem(
-                relation,
-                f"snapshot {at}, which a sync refers to, pruned",
-                "every snapshot from the oldest position on",
-                "dbt run-operation forget --args '{sync: NAME}', and push: a first load",
-            )
-        )
+        gone, expected = f"snapshot {at}, which a sync refers to, pruned", "every snapshot from the oldest position on"
+        next_step = "dbt run-operation forget --args '{sync: NAME}', and push: a first load"
+        raise ReverseEtlError(Problem(relation, gone, expected, next_step))
     return int(found)
 
 

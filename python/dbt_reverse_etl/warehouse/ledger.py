@@ -86,16 +86,10 @@ def decode(word: str, body: str) -> Fact:
 
 
 class DeltaLedger:
-    """`delivery.ports.LedgerPort` on a Delta table.
-
-    Args:
-        spark: the session that dbt used, or one of the runner's own.
-        relation: the table, as dbt renders it.
-    """
+    """`delivery.ports.LedgerPort` on a Delta table, by its name as dbt renders it."""
 
     def __init__(self, spark: SparkSession, relation: str) -> None:
-        self._spark = spark
-        self.relation = relation
+        self._spark, self.relation = spark, relation
         self._commits = Commits(spark, relation)
 
     def create(self, schema: str = "") -> None:
@@ -172,14 +166,8 @@ class DeltaLedger:
         """Facts that belong to no run, by name; one commit. Of one name, the last record counts, whatever its clock says."""
         query = f"select max(seq) from {self.relation} where sync_id = '{fact}'"  # noqa: S608
         newest = int(self._spark.sql(query).collect()[0][0] or 0)
-        common = {
-            "sync_id": fact,
-            "fence": 0,
-            "seq": newest + 1,
-            "fact": fact,
-            "recorded_at": now,
-            "run_id": invocation_id,
-        }
+        common = {"sync_id": fact, "fence": 0, "fact": fact, "recorded_at": now}
+        common |= {"seq": newest + 1, "run_id": invocation_id}
         self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()], said(fact, 0))
 
     @apart
@@ -209,8 +197,8 @@ class DeltaLedger:
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},
             {
-                row.sync: Refusal(**known, at=utc(row.recorded_at))
-                for row, known in _of_target(rows, REFUSED, Refusal, places)
+                row.sync: Refusal(**one, at=utc(row.recorded_at))
+                for row, one in _of_target(rows, REFUSED, Refusal, places)
             },
             {row.sync: Heard(**known) for row, known in _of_target(rows, ALERT, Heard, places)},
             frozenset(configured),
@@ -332,16 +320,9 @@ def _named(newest: Mapping[str, Row], aliases: Mapping[str, set[str]], names: It
 
 def _row(fact: Fact) -> dict[str, Any]:
     word, body = encode(fact)
-    return {
-        "sync_id": fact.sync_id,
-        "fence": fact.fence,
-        "seq": getattr(fact, "seq", 0),
-        "fact": word,
-        "recorded_at": fact.at,
-        "sync": getattr(fact, "sync", ""),
-        "run_id": getattr(fact, "run_id", ""),
-        "body": body,
-    }
+    some = {name: getattr(fact, name, empty) for name, empty in (("seq", 0), ("sync", ""), ("run_id", ""))}
+    common = {"sync_id": fact.sync_id, "fence": fact.fence, "fact": word, "recorded_at": fact.at}
+    return {**common, **some, "body": body}
 
 
 def _literal(value: str) -> str:

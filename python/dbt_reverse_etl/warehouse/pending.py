@@ -72,8 +72,7 @@ class Pending:
             "begun_by": self.state.mark if self.state.known_from else None,
         }
         if self._is_first_load:
-            columns = [name for name, _ in self.head.columns]
-            return sql.render("first_load", **common, columns=columns, base=self.head.base)
+            return sql.render("first_load", **common, columns=self.head.names, base=self.head.base)
         low, base = self._range
         then = {(one.spec, one.snapshot): self._projection(one.spec, one.snapshot) for one in self.state.positions}
         specs: list[dict[str, Any]] = []
@@ -263,16 +262,10 @@ def _bytes_of(rows: DataFrame) -> Column:
 def undelivered_view(spark: SparkSession, rows: Sequence[Undelivered]) -> str | None:
     if not rows:
         return None
+    types = {"key": pa.string(), "before_hash": pa.int64(), "maybe": pa.bool_(), "doubt": pa.bool_()}
+    types |= {"bucket": pa.int32(), "changed": pa.int64(), "asked_by": pa.string()}
     table = pa.table(
-        {
-            "_key": pa.array([row.key for row in rows], pa.string()),
-            "_before_hash": pa.array([row.before_hash for row in rows], pa.int64()),
-            "_maybe": pa.array([row.maybe for row in rows], pa.bool_()),
-            "_doubt": pa.array([row.doubt for row in rows], pa.bool_()),
-            "_bucket": pa.array([row.bucket for row in rows], pa.int32()),
-            "_changed": pa.array([row.changed for row in rows], pa.int64()),
-            "_asked_by": pa.array([row.asked_by for row in rows], pa.string()),
-        }
+        {f"_{name}": pa.array([getattr(row, name) for row in rows], type_) for name, type_ in types.items()}
     )
     name = f"reverse_etl_undelivered_{uuid.uuid4().hex}"
     spark.createDataFrame(table).createTempView(name)

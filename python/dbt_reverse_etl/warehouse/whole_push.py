@@ -33,11 +33,7 @@ class WholePush:
         self._rows, self._sink, self._make_sink, self._policy = rows, sink, make_sink, policy
 
     def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
-        """As `Remote.send`.
-
-        Raises:
-            DestinationError: nobody knows whether the rows arrived.
-        """
+        """As `Remote.send`. Raises DestinationError: nobody knows whether the rows arrived."""
         rows = self._rows.frame(order.claim.lo, order.claim.hi)
         counted = rows.groupBy(OPERATION).count().collect()
         planned = PerOperation(**{row[OPERATION]: row["count"] for row in counted})
