@@ -147,16 +147,14 @@ def _outcome(report: Report) -> str:
     if not reached_its_end(report.status):
         word = f"ERROR {report.status}"
         return f"{word}, {changes(report.counts.delivered)} delivered" if report.counts.delivered.total else word
-    rest = [
-        f"{rows.total} {name}"
-        for name, rows in (
-            ("rejected", report.counts.rejected),
-            ("failed", report.counts.failed),
-            ("waiting", report.counts.skipped),
-            ("no match", report.counts.no_match),
-        )
-        if rows.total
-    ]
+    counts = report.counts
+    named = {
+        "rejected": counts.rejected,
+        "failed": counts.failed,
+        "waiting": counts.skipped,
+        "no match": counts.no_match,
+    }
+    rest = [f"{rows.total} {name}" for name, rows in named.items() if rows.total]
     return ", ".join([changes(report.counts.delivered), *rest])
 
 
@@ -167,16 +165,10 @@ def status_details(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def checked(results: Iterable[CheckedDestination], source: str) -> Iterator[tuple[str, str]]:
-    """The lines of `check` with their levels.
-
-    Args:
-        source: the manifest, if the project was not parsed now.
-    """
+    """The lines of `check` with their levels. `source`: the manifest, if the project was not parsed now."""
     if source:
-        yield (
-            f"{source} was checked, which may be older than the project: there is no dbt in this Python to parse it. Run dbt parse before",
-            "warn",
-        )
+        older = "which may be older than the project: there is no dbt in this Python to parse it"
+        yield f"{source} was checked, {older}. Run dbt parse before", "warn"
     for one in results:
         yield f"{one.destination} ({one.type}): {one.message or 'reached'}", "error" if one.message else "info"
         for sync in one.syncs:
@@ -219,18 +211,9 @@ def undelivered(one: ResolvedSync, overview: Overview) -> list[dict[str, Any]]:
 def not_listed(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """From a row of `status`: what no list has by key, for a list that seems complete without it."""
     unknown = dict.fromkeys(("key", "operation", "attempts", "first_failed_at"))
-    return [
-        {
-            "sync": row["sync"],
-            **unknown,
-            "outcome": one["outcome"],
-            "rows": one["rows"],
-            "next_attempt": "next run",
-            "reason": one["reason"],
-        }
-        for one in row["left"]
-        if one["since"] is None
-    ]
+    known = {"sync": row["sync"], **unknown, "next_attempt": "next run"}
+    left = [one for one in row["left"] if one["since"] is None]
+    return [known | {name: one[name] for name in ("outcome", "rows", "reason")} for one in left]
 
 
 def plan(reports: Sequence[Report]) -> str:

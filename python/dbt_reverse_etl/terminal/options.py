@@ -13,7 +13,7 @@ import click
 
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.dbt_options import nearest_project, variables
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import mistake
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.terminal.output import FORMATS, screen
 from dbt_reverse_etl.terminal.screen import Screen
@@ -53,7 +53,7 @@ _SCREEN = "dbt_reverse_etl.terminal.screen"  # where the context keeps it
 def screen_of(kept: Mapping[str, Any]) -> Screen:
     """Of a command whose context keeps this."""
     found: Screen | None = kept.get(_SCREEN)
-    return found or screen("text", os.environ, quiet=False, verbose=False, document=False)
+    return found or screen("text", os.environ)
 
 
 def shown() -> Screen:
@@ -92,13 +92,8 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def wrapped(*, log_format: str, quiet: bool, verbose: bool, **rest: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
-        kept[_SCREEN] = screen(
-            log_format,
-            os.environ,
-            quiet=quiet,
-            verbose=verbose,
-            document=rest["as_json"] or rest.get("markdown", False),
-        )
+        document = rest["as_json"] or rest.get("markdown", False)
+        kept[_SCREEN] = screen(log_format, os.environ, quiet=quiet, verbose=verbose, document=document)
         import_spark()
         place = Place(*(rest.pop(name) for name in ("project_dir", "profiles_dir", "target", "target_path")))
         return command(place=place, **rest)
@@ -112,7 +107,7 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def wrapped(**given: Any) -> Any:
         kept = click.get_current_context().ensure_object(dict)
-        kept[_SCREEN] = screen(given["log_format"], os.environ, quiet=False, verbose=False, document=False)
+        kept[_SCREEN] = screen(given["log_format"], os.environ)
         return command(**given)
 
     for option in (log_format("timed"), PROFILES_DIR, PROJECT_DIR):
@@ -122,15 +117,9 @@ def service_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @apart  # no signal shall cut it in two
 def import_spark() -> None:
-    """Import what pushes.
-
-    Raises:
-        ConfigurationError: a package is missing.
-    """
+    """Import what pushes. Raises ConfigurationError: a package is missing."""
     try:
         import_module("dbt_reverse_etl.app.invocation")
     except ModuleNotFoundError as error:
-        found = f"no package {error.name}"
-        raise ConfigurationError(
-            Problem("this environment", found, "it installed", "pip install 'dbt-reverse-etl[spark]'")
-        ) from error
+        found, next_step = f"no package {error.name}", "pip install 'dbt-reverse-etl[spark]'"
+        raise mistake("this environment", found, "it installed", next_step) from error

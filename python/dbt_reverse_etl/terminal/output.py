@@ -19,13 +19,10 @@ _MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e
 FORMATS = ("text", "timed", "json")
 
 
-def screen(log_format: str, env: Mapping[str, str], *, quiet: bool, verbose: bool, document: bool) -> Screen:
-    """Where the lines of a command go.
-
-    Args:
-        quiet: errors only.
-        document: stdout is for one JSON document, so that lines go to stderr.
-    """
+def screen(
+    log_format: str, env: Mapping[str, str], *, quiet: bool = False, verbose: bool = False, document: bool = False
+) -> Screen:
+    """Where the lines of a command go. `quiet`: errors only; `document`: stdout is for one JSON document, so that lines go to stderr."""
     as_json = log_format == "json"
     write = _json_lines(to_stderr=document) if as_json else _text(env, timed=log_format == "timed", to_stderr=document)
     if quiet:

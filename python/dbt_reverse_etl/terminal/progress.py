@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dbt_reverse_etl.delivery.clock import Clock
@@ -16,33 +17,53 @@ _ADDED = {Number.SETTLED: "done", Number.REPEATED: "repeated"}
 _NOTED = (Number.FENCE, Number.PLANNED, Number.WAVE, Number.REPEATED, Number.PAUSED)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Look:
     """One push at one moment.
 
     Attributes:
+        began, at: when the push began, and the moment.
         fence: 0 until the run holds the sync.
         planned: rows; None until they are counted.
         done: rows that need no further request, delivered or not.
         wave, wave_rows: number and rows of the wave that is sent; 0 before the first.
         repeated: rows that were sent again.
-        pause: seconds left of a wait for which the destination asked.
-        rate: rows per second, of the last minute.
-        left: seconds until the end at that rate; None where it is not known.
-        seconds: since it began.
+        samples: times and rows that were done then, of the last minute.
     """
 
     bound: Bound
-    fence: int
-    planned: int | None
-    done: int
-    wave: int
-    wave_rows: int
-    repeated: int
-    pause: float
-    rate: float
-    left: float | None
-    seconds: float
+    began: float
+    at: float
+    fence: int = 0
+    planned: int | None = None
+    done: int = 0
+    wave: int = 0
+    wave_rows: int = 0
+    repeated: int = 0
+    paused_until: float = 0.0
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return self.at - self.began
+
+    @property
+    def pause(self) -> float:
+        """Seconds left of a wait for which the destination asked."""
+        return max(0.0, self.paused_until - self.at)
+
+    @property
+    def rate(self) -> float:
+        """Rows per second, of the last minute."""
+        since, before = self.samples[0] if self.samples else (self.at, 0)
+        return (self.done - before) / (self.at - since) if self.at > since else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end at that rate; None where it is not known."""
+        rest, rate = None if self.planned is None else max(0, self.planned - self.done), self.rate
+        return rest / rate if rest is not None and rate > 0 else None
 
     @property
     def ids(self) -> dict[str, Any]:
@@ -60,41 +81,22 @@ class Note:
     value: float
 
 
-@dataclass
-class _Running:
-    bound: Bound
-    began: float
-    fence: int = 0
-    planned: int | None = None
-    done: int = 0
-    wave: int = 0
-    wave_rows: int = 0
-    repeated: int = 0
-    paused_until: float = 0.0
-    samples: deque[tuple[float, int]] = field(default_factory=deque)
-
-
 class Board:
     """`delivery.progress.Watch` that keeps the last numbers; thread-safe."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Look] = {}
         self._ids: dict[str, dict[str, Any]] = {}
         self._notes: deque[Note] = deque(maxlen=1000)  # whoever does not take them shall not keep them
 
     def begin(self, bound: Bound) -> Progress:
         """As `Watch.begin`."""
-        running = _Running(bound, self._clock.monotonic())
+        running = Look(bound, now := self._clock.monotonic(), now)
         with self._lock:
             self._running[bound.sync] = running
-
-        def progress(number: Number, value: float) -> None:
-            with self._lock:
-                self._write(running, number, value)
-
-        return progress
+        return partial(self._write, running)
 
     def end(self, sync: str, status: str, *, wrong: str = "") -> None:  # noqa: ARG002  (the port's shape)
         """As `Watch.end`."""
@@ -121,41 +123,26 @@ class Board:
             self._notes.clear()
         return notes
 
-    def _write(self, running: _Running, number: Number, value: float) -> None:
-        now = self._clock.monotonic()
-        if number in _SET:
-            setattr(running, _SET[number], int(value))
-        elif number in _ADDED:
-            setattr(running, _ADDED[number], getattr(running, _ADDED[number]) + int(value))
-        elif number is Number.WAVE:
-            running.wave, running.wave_rows = running.wave + 1, int(value)
-            if not running.samples:
-                running.samples.append((now, running.done))
-        elif number is Number.PAUSED:
-            running.paused_until = max(running.paused_until, now + value)
-        if number in (Number.SETTLED, Number.COUNTED):
-            _sample(running.samples, now, running.done)
-        elif number in _NOTED:
-            self._notes.append(Note(self._look(running), number, value))
+    def _write(self, running: Look, number: Number, value: float) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            if number in _SET:
+                setattr(running, _SET[number], int(value))
+            elif number in _ADDED:
+                setattr(running, _ADDED[number], getattr(running, _ADDED[number]) + int(value))
+            elif number is Number.WAVE:
+                running.wave, running.wave_rows = running.wave + 1, int(value)
+                if not running.samples:
+                    running.samples.append((now, running.done))
+            elif number is Number.PAUSED:
+                running.paused_until = max(running.paused_until, now + value)
+            if number in (Number.SETTLED, Number.COUNTED):
+                _sample(running.samples, now, running.done)
+            elif number in _NOTED:
+                self._notes.append(Note(self._look(running), number, value))
 
-    def _look(self, running: _Running) -> Look:
-        now = self._clock.monotonic()
-        since, before = running.samples[0] if running.samples else (now, 0)
-        rate = (running.done - before) / (now - since) if now > since else 0.0
-        rest = None if running.planned is None else max(0, running.planned - running.done)
-        return Look(
-            running.bound,
-            running.fence,
-            running.planned,
-            running.done,
-            running.wave,
-            running.wave_rows,
-            running.repeated,
-            max(0.0, running.paused_until - now),
-            rate,
-            rest / rate if rest is not None and rate > 0 else None,
-            now - running.began,
-        )
+    def _look(self, running: Look) -> Look:
+        return replace(running, at=self._clock.monotonic(), samples=running.samples.copy())
 
 
 def _sample(samples: deque[tuple[float, int]], now: float, done: int) -> None:

@@ -25,11 +25,7 @@ Write = Callable[[str, str, Mapping[str, Any]], None]  # text; level: debug, inf
 
 
 class Screen:
-    """Lines only: about a push that takes long, one every ten seconds.
-
-    Args:
-        verbose: also a line for each wave, repeated request and pause, of level debug.
-    """
+    """Lines only: about a push that takes long, one every ten seconds. `verbose`: also a line for each wave, repeated request and pause, of level debug."""
 
     def __init__(self, write: Write, *, verbose: bool = False, clock: Clock | None = None) -> None:
         self._write, self._verbose = write, verbose
