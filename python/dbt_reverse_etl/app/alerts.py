@@ -31,12 +31,7 @@ _REFUSED = _LOST | {"blocked", "renamed", Status.FAILED}
 
 @dataclass(frozen=True)
 class Change:
-    """A sync that fails or has recovered, before anybody hears it.
-
-    Attributes:
-        word: FAILING or RECOVERED.
-        before: what was heard.
-    """
+    """A sync that fails or has recovered, before anybody hears it. `word`: FAILING or RECOVERED; `before`: what was heard."""
 
     report: Report
     word: str
@@ -86,11 +81,7 @@ def _said_if_not(what: str, say: Say) -> Iterator[None]:
 
 
 def changed(reports: Iterable[Report], heard: Mapping[str, Heard]) -> list[Change]:
-    """The syncs that stand otherwise than the channels have heard for sure.
-
-    Args:
-        heard: see `Overview`.
-    """
+    """The syncs that stand otherwise than the channels have heard for sure. `heard`: see `Overview`."""
     found = ((one, _word(one.standing.health)) for one in reports if one.status not in _SILENT)
     changes = [Change(one, word, heard.get(one.sync, Heard())) for one, word in found if word]
     return [one for one in changes if one.before != Heard(one.word)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.place import Place
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import mistake
 from dbt_reverse_etl.base.redaction import message_of, redact
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync, early_task
 from dbt_reverse_etl.sinks.base import Sink, close_quietly
@@ -70,8 +70,7 @@ def parsed(place: Place, target: str, arguments: Sequence[str] = ()) -> dict[str
     answer = dbtRunner().invoke([*quiet, "parse", *place.dbt_options(target), *arguments])
     if not answer.success or answer.result is None:
         said = " ".join(str(answer.exception or "").split())[:_LONGEST] or "no manifest"
-        expected = "a project that can be parsed"
-        raise ConfigurationError(Problem("dbt parse", redact(said), expected, "mend it: dbt parse says the same"))
+        raise mistake("dbt parse", redact(said), "a project that can be parsed", "mend it: dbt parse says the same")
     manifest: dict[str, Any] = answer.result.writable_manifest().to_dict(omit_none=False)  # type: ignore[union-attr]
     return manifest
 

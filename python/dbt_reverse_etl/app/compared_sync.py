@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.operations import deliver_again
@@ -12,7 +13,6 @@ from dbt_reverse_etl.base.errors import ConfigurationError, PositionLost, Proble
 from dbt_reverse_etl.delivery.lost import remaining
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.warehouse.head import Head
-from dbt_reverse_etl.warehouse.held import pruned_note
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 
 # What is done with rows that the sync may have left at the destination, when nobody can tell them from rows of others.
@@ -47,13 +47,13 @@ class ComparedSync(SyncPush):
         Raises:
             ReverseEtlError: there is nothing to compare with, or the repair cannot be done.
         """
-        head = self._shared.head(self._resolved.sync.changelog.relation_name)
+        head = self._shared.head(self._relation)
         lost = self._lost(head)
         if lost is not None and repaired:
             raise lost
         if repaired and head and (asked := self._requests(head.changelog)):
             found_request, then = f"{asked[-1].operation}, which the next push carries out", "push, then repeat this"
-            raise ReverseEtlError(Problem(self._resolved.sync.name, found_request, "nothing left to carry out", then))
+            raise ReverseEtlError(Problem(self._name, found_request, "nothing left to carry out", then))
         delivered, job = self._model() if lost else self._delivered()
         there = self.sink.read(job.task)
         found, now = None, self._shared.clock.now()
@@ -88,17 +88,15 @@ class ComparedSync(SyncPush):
     def _remark(self, found: Differences | None, delivered: Delivered) -> str:
         if found is None or delivered.history is None or not (found.foreign and delivered.spec.mode.deletes):
             return ""
-        return pruned_note(
-            delivered.history.pruned_up_to(), "nobody knows which rows that left the model before came from this sync"
-        )
+        return delivered.history.pruned_note("came from this sync")
 
     def _delivered(self) -> tuple[Delivered, Job]:
         """What every row has reached with the definition of now."""
-        state, place, relation = self.state, self.state.positions[0], self._resolved.sync.changelog.relation_name
+        state, place = self.state, self.state.positions[0]
         spec = Spec.of(state.specs[place.spec]) if place.snapshot else None
         if spec:
             self._refuse_another_zone(spec)
-        head = self._shared.head(relation, place.snapshot) if spec else None
+        head = self._shared.head(self._relation, place.snapshot) if spec else None
         if (
             spec is None
             or head is None
@@ -108,12 +106,15 @@ class ComparedSync(SyncPush):
             or not state.is_at(place.snapshot, place.spec)
         ):
             found, expected = "no position that every row has reached", "a sync whose last push reached its end"
-            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "push it, then repeat this"))
+            raise ReverseEtlError(Problem(self._name, found, expected, "push it, then repeat this"))
         job = self._job(HeadOfModel(place.snapshot, head.changelog), spec)
-        undelivered, others, left = list(state.undelivered.values()), self._others(head), bool(state.leftovers)
-        nan_is_null = self.sink.is_nan_null(job.task)
-        history = self._history(head)
-        return Delivered(relation, head, spec, self.id, undelivered, history, others, left, nan_is_null), job
+        undelivered, history = list(state.undelivered.values()), self._history(head)
+        known: dict[str, Any] = {"undelivered": undelivered, "history": history, "left": bool(state.leftovers)}
+        return replace(self._delivered_as(head, spec, job), **known), job
+
+    def _delivered_as(self, head: Head, spec: Spec, job: Job) -> Delivered:
+        others, nan_is_null = self._others(head), self.sink.is_nan_null(job.task)
+        return Delivered(self._relation, head, spec, self.id, others, nan_is_null)
 
     def _sends_as_now(self, spec: Spec, head: Head) -> bool:
         """Other settings may say the same, such as `fields` with each column by its name."""
@@ -130,9 +131,5 @@ class ComparedSync(SyncPush):
         """What a first load would deliver now."""
         head = self._head()
         spec = resolve(self._shared.spark, self._resolved.sync, head.columns)
-        job, relation = (
-            self._job(HeadOfModel(head.snapshot, head.changelog), spec),
-            self._resolved.sync.changelog.relation_name,
-        )
-        others, nan_is_null = self._others(head), self.sink.is_nan_null(job.task)
-        return Delivered(relation, head, spec, self.id, [], None, others, True, nan_is_null), job
+        job = self._job(HeadOfModel(head.snapshot, head.changelog), spec)
+        return self._delivered_as(head, spec, job), job

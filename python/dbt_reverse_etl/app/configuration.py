@@ -23,11 +23,7 @@ from dbt_reverse_etl.config.settings import Sync
 
 
 class Configuration(NamedTuple):
-    """The whole configuration of one target.
-
-    Attributes:
-        unset: by destination, the problems of variables that are not set; under an empty name those of the alerts.
-    """
+    """The whole configuration of one target. `unset`: by destination, the problems of variables that are not set; under an empty name those of the alerts."""
 
     syncs: list[Sync]
     destinations: PlanOnly | dict[str, Destination]

@@ -11,7 +11,7 @@ from dbt_reverse_etl.app.check import parsed
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.app.project import ON
 from dbt_reverse_etl.base.dbt_options import command_of
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError, mistake
 from dbt_reverse_etl.config.artifacts import select
 from dbt_reverse_etl.config.manifest import syncs
 from dbt_reverse_etl.config.settings import Sync
@@ -82,8 +82,6 @@ def refuse_missing_results(arguments: Sequence[str], switch: str) -> None:
 def _refuse_places(arguments: Sequence[str]) -> None:
     given = [name for name in (one.partition("=")[0] for one in arguments) if name in _PLACES]
     if given:
-        expected, next_step = (
-            "the place of both dbt and the push before --",
-            "set DBT_PROFILE" if given[0] == "--profile" else f"dbt-reverse-etl run {given[0]} ... -- ...",
-        )
-        raise ConfigurationError(Problem("options after --", ", ".join(given), expected, next_step))
+        expected = "the place of both dbt and the push before --"
+        next_step = "set DBT_PROFILE" if given[0] == "--profile" else f"dbt-reverse-etl run {given[0]} ... -- ..."
+        raise mistake("options after --", ", ".join(given), expected, next_step)

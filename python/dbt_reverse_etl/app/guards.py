@@ -29,10 +29,8 @@ def refuse_unknown(overrides: Iterable[str], syncs: Collection[str] | None) -> N
         shown = repr(override) if len(override) <= 2 * LONGEST_SHOWN else described(override)
         match = _OVERRIDE.fullmatch(override)
         if match is None:
-            expected, next_step = (
-                "SYNC@SNAPSHOT:+INSERTS~UPDATES-DELETES",
-                "copy it from the message of the blocked push",
-            )
+            expected = "SYNC@SNAPSHOT:+INSERTS~UPDATES-DELETES"
+            next_step = "copy it from the message of the blocked push"
             problems.append(Problem("override", shown, expected, next_step))
         elif syncs is not None and match[1] not in syncs:
             expected = f"one of a sync: {', '.join(sorted(syncs)) or 'there is none'}"
@@ -51,7 +49,7 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
     of_one_row: bool = False,
     retry: bool = False,
 ) -> str:
-    """Look at a plan before its first send.
+    """Look at a plan before its first send. Raises GuardBlocked: the message prints the counts and the exact override.
 
     Args:
         found: what speaks against the push.
@@ -62,9 +60,6 @@ def check_guards(  # noqa: PLR0913  (each is a fact about the plan)
 
     Returns:
         The override that let it pass, or an empty text if none was needed.
-
-    Raises:
-        GuardBlocked: the message prints the counts and the exact override.
     """
     word = f"{sync}@{head}:+{planned.insert}~{planned.update}-{planned.delete}"
     if not found or word in overrides:

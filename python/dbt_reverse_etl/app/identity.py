@@ -26,11 +26,7 @@ _UPGRADED_PLAN = (
 
 @dataclass(frozen=True)
 class Former:
-    """A position at the destination and object of a sync that no sync of this project has.
-
-    Attributes:
-        exposure: unique id of the exposure under which it stands.
-    """
+    """A position at the destination and object of a sync that no sync of this project has; `exposure`: the unique id under which it stands."""
 
     sync_id: str
     exposure: str
@@ -76,16 +72,14 @@ def former_of(resolved: ResolvedSync, changelog: str, overview: Overview) -> For
 
 def renamed(resolved: ResolvedSync, former: Former) -> Renamed:
     """A first load beside a position of the same rows would leave orphans: what it delivered, nobody would delete."""
-    return Renamed(
-        Problem(
-            resolved.sync.name,
-            f"no position of its own, and one of {former.sync} for {resolved.label}, at snapshot {former.state.position}, which no sync has any more",
-            "a sync that goes on where it was, or that is to begin anew",
-            f"renamed_from: {written_name(resolved, former)} takes the position over: only what changed since is sent, and what is gone is deleted. "
-            f"Or dbt run-operation forget --args '{{sync: {former.sync}}}' gives it up: every row is sent anew, "
-            "and rows that it delivered and that are gone from the model stay there",
-        )
+    at = f"one of {former.sync} for {resolved.label}, at snapshot {former.state.position}, which no sync has any more"
+    expected = "a sync that goes on where it was, or that is to begin anew"
+    next_step = (
+        f"renamed_from: {written_name(resolved, former)} takes the position over: only what changed since is sent, and what is gone is deleted. "
+        f"Or dbt run-operation forget --args '{{sync: {former.sync}}}' gives it up: every row is sent anew, "
+        "and rows that it delivered and that are gone from the model stay there"
     )
+    return Renamed(Problem(resolved.sync.name, f"no position of its own, and {at}", expected, next_step))
 
 
 def written_name(resolved: ResolvedSync, former: Former) -> str:

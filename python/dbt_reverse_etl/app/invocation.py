@@ -25,7 +25,7 @@ from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart, in_time, within
 from dbt_reverse_etl.base.sql import plain_relation, quoted
 from dbt_reverse_etl.config.artifacts import Invocation, asked, failed_tests, is_excluded, select
-from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync
+from dbt_reverse_etl.config.destinations import PlanOnly, ResolvedSync, resolved_of
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.settings import Sync
 from dbt_reverse_etl.delivery.clock import Clock
@@ -72,14 +72,11 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     selectors: Sequence[str] = (),
     configuration: Configuration | None = None,
 ) -> list[Report]:
-    """Push what is due.
+    """Push what is due. Raises ReverseEtlError: of the configuration or the artifacts; nothing was sent.
 
     Args:
         connect: gives the session; not asked where there is nothing to look at.
         configuration: the one that was checked; None: it is read now.
-
-    Raises:
-        ReverseEtlError: of the configuration or the artifacts; nothing was sent.
     """
     manifest = project.manifest()
     invocation = project.invocation(manifest, ask)
@@ -87,8 +84,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     overrides = overrides_of(configuration, project.env)
     if not configuration.syncs or project.switch == OFF:
         return []
-    if isinstance(configuration.destinations, PlanOnly):
-        _say_plan_only(invocation, project.target, display.say)
+    if _is_plan_only(configuration, invocation, project.target, display.say):
         return []
     if ask not in (Ask.PUSH, Ask.RETRY):
         captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
@@ -103,26 +99,19 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     spark = connect()
     ledger = open_ledger(spark, manifest)
     overview = _with_tests(overview_of(ledger, configuration.resolved), ledger, invocation, manifest)
-    pusher = Pusher(
-        spark,
-        ledger,
-        Policy(retry_now=ask is Ask.RETRY),
-        invocation_id=invocation.invocation_id,
-        overrides=overrides,
-        known=_known(invocation),
-        resolved=configuration.resolved,
-        reached=overview.reached,
-        project_dir=project.folder,
-    )
-    chosen = pushed_by(ask, invocation, _chosen(configuration, selectors))
+    asked_with: dict[str, Any] = {"policy": Policy(retry_now=ask is Ask.RETRY), "overrides": overrides}
+    asked_with |= {"invocation_id": invocation.invocation_id, "known": _known(invocation)}
+    pusher = pusher_of(spark, ledger, overview, configuration, project, **asked_with)
+    named = select(configuration.syncs, selectors)
+    chosen = pushed_by(ask, invocation, resolved_of(configuration.resolved, named))
     wanted = _wanted(ask, wanted, chosen, overview, pusher)
     if project.switch == PLAN:
         wanted = Due([], wanted.push + wanted.plan)
     configuration.refuse_unset(pushed=[one.sync for one in wanted.push])
     overtaken: list[Report] = []
     if ask is Ask.IF_DUE:
-        left = still_due(invocation, wanted.push, overview, pusher, display.say)
-        wanted, overtaken = replace(wanted, push=left.push), left.overtaken
+        left, overtaken = still_due(invocation, wanted.push, overview, pusher, display.say)
+        wanted = replace(wanted, push=left)
     elif ask is Ask.PUSH:
         refuse_older(wanted.push, pusher)
     before = None if ask is Ask.RETRY else invocation
@@ -204,8 +193,7 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     _say_excluded(excluded, display.say)
     if not chosen:
         return []
-    if isinstance(configuration.destinations, PlanOnly):
-        _say_plan_only(invocation, project.target, display.say)
+    if _is_plan_only(configuration, invocation, project.target, display.say):
         return []
     asked_for = asked_of(invocation, configuration, (), project.switch)
     configuration.refuse_unset(*asked_for)
@@ -213,15 +201,8 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     overview = overview_of(ledger, configuration.resolved)
     if "tests" in syncs:  # an older dbt package hands over none
         overview = replace(overview, failing=without_removed(overview.failing, {"nodes": syncs["tests"]}))
-    pusher = Pusher(
-        spark,
-        ledger,
-        invocation_id=invocation.invocation_id,
-        overrides=overrides_of(configuration, project.env),
-        resolved=configuration.resolved,
-        reached=overview.reached,
-        project_dir=project.folder,
-    )
+    asked_with = {"invocation_id": invocation.invocation_id, "overrides": overrides_of(configuration, project.env)}
+    pusher = pusher_of(spark, ledger, overview, configuration, project, **asked_with)
     return _carried_out(due(asked_for, configuration), pusher, overview, configuration, project, display)
 
 
@@ -284,8 +265,8 @@ def push_all(
     overlap = Overlap[Report](pusher.policy.syncs_at_once, pusher.interrupt, cancel, glance)
     tasks = [partial(push, one) for one in syncs]
     with uncompressed_cache(pusher.spark):
-        for left in overlap.run(tasks, ended):
-            ended(pusher.left(syncs[left.task], overview, begun=left.begun))
+        for task, begun in overlap.run(tasks, ended).items():
+            ended(pusher.left(syncs[task], overview, begun=begun))
 
 
 def overview_of(
@@ -303,22 +284,16 @@ def overview_of(
     overview = ledger.overview(names, {id_of(one) for one in resolved}, relations)
     # By relation, for another target may push over this ledger. An older version recorded the tests by unique id.
     known = {**overview.failing, **{plain_relation(relation): tests for relation, tests in overview.failing.items()}}
-    failing = {
-        relation: known.get(plain_relation(relation), known.get(unique_id, ()))
-        for relation, unique_id in changelogs.items()
-    }
+    failing = {one: known.get(plain_relation(one), known.get(unique_id, ())) for one, unique_id in changelogs.items()}
     here = {"", *map(plain_relation, changelogs)}
     requests = {
         name: ours
         for name, asked_for in overview.requests.items()
         if (ours := [one for one in asked_for if plain_relation(one.relation) in here])
     }
-    heard = {
-        name: replace(overview.heard[former], former=former)
-        for name, former in formers.items()
-        if former in overview.heard
-    }
-    return replace(overview, failing=failing, requests=requests, heard={**heard, **overview.heard})
+    heard = overview.heard
+    heard = {name: replace(heard[former], former=former) for name, former in formers.items() if former in heard} | heard
+    return replace(overview, failing=failing, requests=requests, heard=heard)
 
 
 def _formers(syncs: Iterable[ResolvedSync], present: Collection[str]) -> dict[str, str]:
@@ -327,19 +302,26 @@ def _formers(syncs: Iterable[ResolvedSync], present: Collection[str]) -> dict[st
     return {name: former for name, former in found.items() if former not in present}
 
 
+def pusher_of(
+    spark: SparkSession,
+    ledger: DeltaLedger,
+    overview: Overview,
+    configuration: Configuration,
+    project: Project,
+    **more: Any,
+) -> Pusher:
+    """What pushes the syncs of a project."""
+    more |= {"resolved": configuration.resolved, "reached": overview.reached, "project_dir": project.folder}
+    return Pusher(spark, ledger, **more)
+
+
 @apart
 def open_ledger(spark: SparkSession, manifest: Mapping[str, Any]) -> DeltaLedger:
-    """The ledger of the project; its table is made if the model was not run.
-
-    Raises:
-        ReverseEtlError: the dbt package is not installed in the project.
-    """
+    """The ledger of the project; its table is made if the model was not run. Raises ReverseEtlError: the dbt package is not installed in the project."""
     node = manifest["nodes"].get(LEDGER_NODE)
     if node is None:
-        found = "no model reverse_etl_ledger"
-        raise ReverseEtlError(
-            Problem("manifest.json", found, "the dbt package reverse_etl", "dbt-reverse-etl init, then dbt deps")
-        )
+        found, expected = "no model reverse_etl_ledger", "the dbt package reverse_etl"
+        raise ReverseEtlError(Problem("manifest.json", found, expected, "dbt-reverse-etl init, then dbt deps"))
     ledger = DeltaLedger(spark, node["relation_name"])
     ledger.create(".".join(quoted(part) for part in (node.get("database"), node["schema"]) if part))
     return ledger
@@ -385,13 +367,11 @@ def without_removed(failing: Mapping[str, Sequence[str]], manifest: Mapping[str,
     return {relation: tuple(filter(is_there, tests)) for relation, tests in failing.items()}
 
 
-def _chosen(configuration: Configuration, selectors: Sequence[str]) -> list[ResolvedSync]:
-    chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
-    return [one for one in configuration.resolved if one.sync.unique_id in chosen]
-
-
-def _say_plan_only(invocation: Invocation, target: str, say: Say) -> None:
-    if invocation.push:
+def _is_plan_only(configuration: Configuration, invocation: Invocation, target: str, say: Say) -> bool:
+    """Whether nothing may be sent; what was due is named."""
+    is_so = isinstance(configuration.destinations, PlanOnly)
+    if is_so and invocation.push:
         names = ", ".join(sync.name for sync in invocation.push)
         found = f"Target {target} is `plan` in profiles.yml: nothing was sent for {names}."
         say(f"{found} Give it destinations to plan or to push", "info")
+    return is_so

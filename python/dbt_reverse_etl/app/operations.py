@@ -10,7 +10,7 @@ from typing import Any
 from dbt_reverse_etl.base.errors import OtherChangelog, OtherLedger, PositionLost
 from dbt_reverse_etl.delivery.admission import refuse_second
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, NO_ROWS
-from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Fact, Range, RunFinished, RunStarted, Undelivered
+from dbt_reverse_etl.delivery.facts import BUCKETS, NOT_WELL, Claim, Range, RunFinished, RunStarted, Undelivered
 from dbt_reverse_etl.delivery.lost import find_lost, not_started, remaining
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports
@@ -60,7 +60,7 @@ def deliver_again(rows: Sequence[Undelivered], state: State, job: Job, ports: Po
     before = begin(started, ports.ledger)
     if before is None:
         raise not_started(job, ports, started)
-    _state_again(late_facts(started, state, before, transactional=ports.sink.transactional), ports)
+    _state_late(started, state, before, ports)
     _end(started, job, ports, "reconcile", f"reconcile found {len(rows)} rows that differ")
 
 
@@ -78,7 +78,7 @@ def _begin(request: Request, state: State, job: Job, ports: Ports, policy: Polic
         before = begin(started, ports.ledger)
         if before is not None:
             if lost is None:
-                _state_again(late_facts(started, state, before, transactional=ports.sink.transactional), ports)
+                _state_late(started, state, before, ports)
             return started
         found = not_started(job, ports, started)
         if not isinstance(found, OtherLedger) or _was_asked_before(request, ports):
@@ -116,8 +116,8 @@ def _restated(request: Request, state: State, job: Job, lost: PositionLost | Non
     return stated
 
 
-def _state_again(late: tuple[Fact, ...], ports: Ports) -> None:
-    if late:
+def _state_late(started: RunStarted, state: State, before: State, ports: Ports) -> None:
+    if late := late_facts(started, state, before, transactional=ports.sink.transactional):
         ports.ledger.append(*late)
 
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dbt_reverse_etl.base.interrupts import interrupts
@@ -15,14 +14,6 @@ from dbt_reverse_etl.base.interrupts import interrupts
 GRACE = 5.0  # seconds for requests that are under way when the process is to end; its last words and its end take four more, and schedulers wait ten
 _GLANCE = 0.2  # seconds between two looks at a signal
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """Number of a task that an interrupt kept from its end, and whether it had begun."""
-
-    task: int
-    begun: bool
 
 
 class Overlap(Generic[T]):
@@ -45,14 +36,11 @@ class Overlap(Generic[T]):
         self._limit, self._interrupt, self._cancel, self._glance = limit, interrupt, cancel, glance
         self._answers: queue.SimpleQueue[tuple[int, T | BaseException]] = queue.SimpleQueue()
 
-    def run(self, tasks: Sequence[Callable[[], T]], ended: Callable[[T], None]) -> list[Unfinished]:
-        """Call `ended` in this thread with each result as it comes.
+    def run(self, tasks: Sequence[Callable[[], T]], ended: Callable[[T], None]) -> dict[int, bool]:
+        """Call `ended` in this thread with each result as it comes. Raises BaseException: of a task.
 
         Returns:
-            The tasks without a result; empty unless the process was interrupted.
-
-        Raises:
-            BaseException: of a task.
+            Number of each task without a result, and whether it had begun; empty unless the process was interrupted.
         """
         todo = queue.SimpleQueue[int]()
         for number in range(len(tasks)):
@@ -76,7 +64,7 @@ class Overlap(Generic[T]):
             except BaseException:
                 self._stop(workers)
                 raise
-        return [Unfinished(number, number in self._begun) for number in sorted(self._left)]
+        return {number: number in self._begun for number in sorted(self._left)}
 
     def _work(self, tasks: Sequence[Callable[[], T]], todo: queue.SimpleQueue[int]) -> None:
         while not self._interrupt.is_set():

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dbt_reverse_etl.base.dbt_options import project_settings, told, variables
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import ConfigurationError, mistake, raise_if_any
 from dbt_reverse_etl.config import validation
-from dbt_reverse_etl.config.destinations import PlanOnly
+from dbt_reverse_etl.config.destinations import PlanOnly, resolved_of
 from dbt_reverse_etl.config.manifest import profile_of, target_of
 from dbt_reverse_etl.config.profiles import profile_directories, read_profile
 from dbt_reverse_etl.config.rendering import render
@@ -56,7 +56,7 @@ class Place:
         if asked and written and asked != written:
             where = "--target" if self._target else " or ".join(variables("TARGET"))
             next_step = f"run dbt with --target {asked}, or give --target {written} here"
-            raise ConfigurationError(Problem(where, asked, f"{written}, the target of manifest.json", next_step))
+            raise mistake(where, asked, f"{written}, the target of manifest.json", next_step)
         return written or self.asked_target()
 
     def asked_target(self) -> str:
@@ -73,9 +73,7 @@ class Place:
         output = profile["outputs"].get(target)
         where = f"{place.at('outputs')}.{target}"
         if not isinstance(output, Mapping):
-            raise ConfigurationError(
-                Problem(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target")
-            )
+            raise mistake(where, "no such target", f"one of {', '.join(profile['outputs'])}", "correct --target")
         wanted = {name: output.get(name) for name in ("type", "method")}
         rendered = render({**wanted, "conf": output.get("server_side_parameters") or {}}, self.env, place)
         raise_if_any(rendered.problems)
@@ -85,7 +83,7 @@ class Place:
             next_step = "push where Spark runs in the process"
             if kind == "databricks":
                 next_step = "push with a Python model in the workspace: docs/databricks.md"
-            raise ConfigurationError(Problem(where, found, "type: spark with method: session", next_step))
+            raise mistake(where, found, "type: spark with method: session", next_step)
         os.chdir(self.folder)  # relative paths of the profile are those of the project, as for dbt
         from dbt_reverse_etl.warehouse.session import connect
 
@@ -132,46 +130,36 @@ class Opened:
         from dbt_reverse_etl.app.project import overrides_of, refuse_switched_off
         from dbt_reverse_etl.config.artifacts import select
 
-        self._project = place.project()
+        self._place, self._project = place, place.project()
+        self.target: str = self._project.target
         if sends:
             refuse_switched_off(self._project.env)
-        self._place = place
         self.manifest = self._project.manifest()
         configuration = self._project.configuration(self.manifest)
         if isinstance(configuration.destinations, PlanOnly):
-            found = f"target {self._project.target} is `plan` in profiles.yml, so it has no destinations"
-            raise ConfigurationError(
-                Problem("profiles.yml", found, "a target with destinations", "add them, or use --target")
-            )
+            found = f"target {self.target} is `plan` in profiles.yml, so it has no destinations"
+            raise mistake("profiles.yml", found, "a target with destinations", "add them, or use --target")
         self._overrides = overrides_of(configuration, self._project.env) if sends or plans else []
         named = select(configuration.syncs, tuple(selectors))
         configuration.refuse_unset(pushed=named if reaches else (), planned=named)
-        chosen = {sync.unique_id for sync in named}
-        self._resolved = configuration.resolved
-        self.chosen = [one for one in self._resolved if one.sync.unique_id in chosen]
+        self._configuration = configuration
+        self.chosen = resolved_of(configuration.resolved, named)
 
     def __enter__(self) -> Opened:
-        from dbt_reverse_etl.app.invocation import open_ledger
-        from dbt_reverse_etl.app.push import Pusher
+        from dbt_reverse_etl.app.invocation import open_ledger, pusher_of
 
-        spark = self._place.session(self._project.target)()
+        spark = self._place.session(self.target)()
         self._ledger = open_ledger(spark, self.manifest)
         self.overview = self.overview_now()
-        about: dict[str, Any] = {"resolved": self._resolved, "reached": self.overview.reached}
-        about["overrides"] = self._overrides
-        self.pusher = Pusher(spark, self._ledger, project_dir=self._place.folder, **about)
+        known = self.overview, self._configuration, self._project
+        self.pusher = pusher_of(spark, self._ledger, *known, overrides=self._overrides)
         return self
-
-    @property
-    def target(self) -> str:
-        """The dbt target."""
-        return str(self._project.target)
 
     def overview_now(self) -> Any:
         """What the ledger says of the chosen syncs, without failed tests that the project no longer has."""
         from dbt_reverse_etl.app.invocation import overview_of, without_removed
 
-        found = overview_of(self._ledger, self._resolved, self.chosen)
+        found = overview_of(self._ledger, self._configuration.resolved, self.chosen)
         return replace(found, failing=without_removed(found.failing, self.manifest))
 
     def __exit__(self, *_: object) -> None:

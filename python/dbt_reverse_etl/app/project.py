@@ -12,9 +12,10 @@ from typing import Any
 from dbt_reverse_etl.app.configuration import Configuration, configure
 from dbt_reverse_etl.app.guards import refuse_unknown
 from dbt_reverse_etl.base.dbt_options import no_project
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError, mistake
 from dbt_reverse_etl.base.interrupts import apart
 from dbt_reverse_etl.config.artifacts import ForeignResults, Invocation, asked, run
+from dbt_reverse_etl.config.manifest import sync_ids
 
 OFF, PLAN, ON = "off", "plan", "on"
 SWITCH = "DBT_REVERSE_ETL_PUSH"
@@ -46,7 +47,6 @@ class Project:
     Attributes:
         artifacts: the folder with manifest.json and run_results.json.
         profiles: folders where profiles.yml may stand.
-        target: name of the dbt target.
         folder: where dbt_project.yml stands.
         written_by: the invocation whose artifacts these have to be; empty: whichever wrote them.
         parsed_by: the invocation that made its manifest, if that was another one: `dbtRunner(manifest=...)`.
@@ -64,7 +64,7 @@ class Project:
         return read_manifest(self.artifacts, self.folder)
 
     def run_results(self) -> dict[str, Any]:
-        return read_json(self._results)
+        return read_json(self.artifacts / "run_results.json")
 
     def newest_results(self) -> str | None:
         """The id of the invocation that wrote them; None: there are none, or a dbt that was killed has left a part."""
@@ -73,17 +73,13 @@ class Project:
         except (ReverseEtlError, KeyError, TypeError):
             return None
 
-    @property
-    def _results(self) -> Path:
-        return self.artifacts / "run_results.json"
-
     def invocation(self, manifest: Mapping[str, Any], ask: Ask) -> Invocation:
         """What the last dbt command did; nothing, where its results are missing or of another manifest and are not what is asked for.
 
         Raises:
             ReverseEtlError: it is, and they are.
         """
-        if ask.is_from_artifacts or self._results.exists():
+        if ask.is_from_artifacts or (self.artifacts / "run_results.json").exists():
             try:
                 return self._own(run(self.run_results(), manifest, self.parsed_by))
             except ForeignResults:
@@ -94,14 +90,10 @@ class Project:
     def _own(self, found: Invocation) -> Invocation:
         """Raises ForeignResults where another dbt has written to the same folder meanwhile."""
         if self.written_by not in ("", found.invocation_id):
-            raise ForeignResults(
-                Problem(
-                    "run_results.json",
-                    f"results of invocation {found.invocation_id}, which has run beside this one",
-                    f"those of {self.written_by}; two dbt commands at once need a --target-path each",
-                    "push what was captured: dbt-reverse-etl push",
-                )
-            )
+            other = f"results of invocation {found.invocation_id}, which has run beside this one"
+            expected = f"those of {self.written_by}; two dbt commands at once need a --target-path each"
+            next_step = "push what was captured: dbt-reverse-etl push"
+            raise ForeignResults(Problem("run_results.json", other, expected, next_step))
         return found
 
     @apart  # it imports sinks
@@ -116,21 +108,17 @@ class Project:
 
 
 def switch_of(env: Mapping[str, str]) -> str:
-    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says; an empty one is an unset one.
-
-    Raises:
-        ConfigurationError: another word.
-    """
+    """off, plan or on: what `DBT_REVERSE_ETL_PUSH` says; an empty one is an unset one. Raises ConfigurationError: another word."""
     word = env.get(SWITCH, "").strip().lower() or ON
     if word not in (OFF, PLAN, ON):
-        raise ConfigurationError(Problem(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it"))
+        raise mistake(SWITCH, repr(word), f"{OFF}, {PLAN} or {ON}", "correct or unset it")
     return word
 
 
 def refuse_switched_off(env: Mapping[str, str]) -> None:
     """For a command that does nothing else than send. Raises ConfigurationError."""
     if (word := switch_of(env)) != ON:
-        raise ConfigurationError(Problem(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without"))
+        raise mistake(SWITCH, word, f"{ON}: this command sends rows", "unset it, or do without")
 
 
 def overrides_of(configuration: Configuration | None, env: Mapping[str, str]) -> list[str]:
@@ -148,8 +136,7 @@ def refuse_unknown_words(configuration: Configuration | None, env: Mapping[str, 
 
 def has_syncs(artifacts: Path) -> bool:
     """Whether a project has syncs; it is not asked whether they are right."""
-    exposures = read_json(artifacts / "manifest.json")["exposures"].values()
-    return any("reverse_etl" in (one.get("config", {}).get("meta") or one.get("meta") or {}) for one in exposures)
+    return bool(sync_ids(read_json(artifacts / "manifest.json")))
 
 
 def read_manifest(artifacts: Path, project: Path) -> dict[str, Any]:
@@ -173,7 +160,6 @@ def read_json(path: Path) -> dict[str, Any]:
         is_absent = isinstance(error, FileNotFoundError | NotADirectoryError)
         found = "no such file" if is_absent else f"unreadable ({type(error).__name__})"
         kind = ConfigurationError if is_absent else ReverseEtlError
-        raise kind(
-            Problem(str(path), found, "an artifact of dbt", "dbt run, or name the project: --project-dir")
-        ) from None
+        next_step = "dbt run, or name the project: --project-dir"
+        raise kind(Problem(str(path), found, "an artifact of dbt", next_step)) from None
     return read

@@ -55,11 +55,7 @@ class Pusher(PushContext):
     """Pushes syncs, and never raises for one of them."""
 
     def push(self, resolved: ResolvedSync, overview: Overview, only: str | None = None) -> Report:
-        """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report.
-
-        Args:
-            only: the key of the one row to send, as JSON.
-        """
+        """Deliver what is pending for one sync. Never raises for a failure of this sync: it is in the report. `only`: the key of the one row to send, as JSON."""
         began = time.monotonic()
         report = self._tried(resolved, overview, lambda one: one.push(only))
         wrong = "" if report.exit_code is ExitCode.OK else report.why or report.status

@@ -43,6 +43,7 @@ _KEPT = {
     Mode.INSERT_ONLY: (MISSING,),
     Mode.UPDATE_ONLY: (DIFFERENT,),
 }
+_KINDS = (MISSING, DIFFERENT, DUPLICATE, EXTRA, LEFTOVER, FOREIGN)
 _OPERATION = {MISSING: INSERT, DIFFERENT: UPDATE, EXTRA: DELETE, LEFTOVER: DELETE}
 
 
@@ -51,21 +52,21 @@ class Delivered:
     """What a sync delivered: the image of its changelog at its position, through its spec, but for the undelivered rows.
 
     Attributes:
-        history: what it delivered before; None: nobody knows.
         others: other syncs of the object.
-        left: it may have delivered rows of which the history does not tell.
         nan_is_null: see `Sink.is_nan_null`.
+        history: what it delivered before; None: nobody knows.
+        left: it may have delivered rows of which the history does not tell.
     """
 
     relation: str
     head: Head
     spec: Spec
     sync_id: str
-    undelivered: Sequence[Undelivered]
-    history: History | None
     others: Others
-    left: bool
     nan_is_null: bool
+    undelivered: Sequence[Undelivered] = ()
+    history: History | None = None
+    left: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """How many keys differ, by kind, and the first of them.
-
-    Attributes:
-        rows: how many the destination holds.
-    """
+    """How many keys differ, by kind, and the first of them. `rows`: how many the destination holds."""
 
     rows: int
     counts: Mapping[str, int]
@@ -115,11 +112,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What became of one sync in this reconcile; without differences where it could not be compared.
-
-    Attributes:
-        repaired: rows that the next push delivers again.
-    """
+    """What became of one sync in this reconcile; without differences where it could not be compared. `repaired`: rows that the next push delivers again."""
 
     sync: str
     destination: str
@@ -133,60 +126,48 @@ class Reconciled:
 def differences(
     spark: SparkSession, delivered: Delivered, found: Iterable[pa.Table] | DataFrame, ledger: str, now: datetime
 ) -> Differences:
-    """Compare what `Sink.read` found with what was delivered.
-
-    Args:
-        ledger: relation of the ledger; the rows stand in a table beside it meanwhile.
-    """
+    """Compare what `Sink.read` found with what was delivered. `ledger`: relation of the ledger; the rows stand in a table beside it meanwhile."""
     schema, _, _ = ledger.rpartition(".")
     _drop_left_behind(spark, schema, now)
     with ExitStack() as until_read:
         store, rows = until_read.enter_context(_stored(spark, schema, delivered.spec, found, now))
-        compared = until_read.enter_context(_compared(spark, delivered, store))
-        frame = until_read.enter_context(_read_once(compared))
+        frame = _read_once(_compared(spark, delivered, store, until_read), until_read)
         if EXTRA in _counts(frame):
-            frame = until_read.enter_context(_told_apart(spark, delivered, frame))
+            frame = _told_apart(spark, delivered, frame, until_read)
         kept = frame.where(F.col("_difference").isin(*_KEPT[delivered.spec.mode], FOREIGN, DUPLICATE))
-        frame = until_read.enter_context(_read_once(kept))
+        frame = _read_once(kept, until_read)
         counts = _counts(frame)
-        columns, kinds = (
-            ["_key", "_difference", "_bucket", "_after_hash", "_changed"],
-            (MISSING, DIFFERENT, DUPLICATE, EXTRA, LEFTOVER, FOREIGN),
-        )
+        columns = ["_key", "_difference", "_bucket", "_after_hash", "_changed"]
         ours = F.col("_difference").isin(MISSING, DIFFERENT, EXTRA)
         first = frame.where(ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
         others = frame.where(~ours).orderBy("_difference", "_key").limit(MOST_REPAIRED)
         listed = [Difference(*row) for some in (first, others) for row in some.select(columns).collect()]
-    return Differences(rows, {kind: counts.get(kind, 0) for kind in kinds}, listed)
+    return Differences(rows, {kind: counts.get(kind, 0) for kind in _KINDS}, listed)
 
 
-@contextmanager
-def _read_once(frame: DataFrame) -> Iterator[DataFrame]:
+def _read_once(frame: DataFrame, until_read: ExitStack) -> DataFrame:
     """Rows that are few, and for which many are read."""
     kept = frame.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
+    until_read.callback(kept.unpersist)
+    return kept
 
 
 def _counts(frame: DataFrame) -> dict[str, int]:
     return {row[0]: row[1] for row in frame.groupBy("_difference").count().collect()}
 
 
-@contextmanager
-def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator[DataFrame]:
-    """The rows of the macro `reconciled`; foreign keys are among the extra ones. To be used inside: Spark Connect resolves each query
-    anew, and then needs its views.
-    """
+def _compared(spark: SparkSession, delivered: Delivered, store: str, until_read: ExitStack) -> DataFrame:
+    """The rows of the macro `reconciled`; foreign keys are among the extra ones. The view stays: Spark Connect resolves each query when it is read."""
     view = undelivered_view(spark, delivered.undelivered)
+    if view:
+        until_read.callback(spark.catalog.dropTempView, view)
     head, spec = delivered.head, delivered.spec
-    frame = spark.sql(
+    return spark.sql(
         sql.render(
             "reconciled",
             relation=delivered.relation,
             key=head.key,
-            columns=[name for name, _ in head.columns],
+            columns=head.names,
             base=head.base,
             head=head.snapshot,
             **spec.projection,
@@ -198,41 +179,27 @@ def _compared(spark: SparkSession, delivered: Delivered, store: str) -> Iterator
             nan_is_null=delivered.nan_is_null,
         )
     )
-    try:
-        yield frame
-    finally:
-        if view:
-            spark.catalog.dropTempView(view)
 
 
-@contextmanager
-def _told_apart(spark: SparkSession, delivered: Delivered, frame: DataFrame) -> Iterator[DataFrame]:
+def _told_apart(spark: SparkSession, delivered: Delivered, frame: DataFrame, until_read: ExitStack) -> DataFrame:
     """The same, foreign keys told from extra ones: for this the history of these keys is read."""
     compared, extra = (f"reverse_etl_{use}_{uuid.uuid4().hex}" for use in ("compared", "extra"))
     frame.createTempView(compared)
     frame.where(F.col("_difference") == EXTRA).select("_key").createTempView(extra)
-    history, others = delivered.history, delivered.others
+    for view in (compared, extra):
+        until_read.callback(spark.catalog.dropTempView, view)
+    history, others, head = delivered.history, delivered.others, delivered.head
+    rows = f"select *, {sql.render('_key_json', head.key)} as _key from ({head.image(delivered.relation)})"  # noqa: S608
     text = sql.render(
         "told_apart",
         compared,
         history.held(delivered.spec, extra, nan_is_null=delivered.nan_is_null) if history else None,
         LEFTOVER if delivered.left and delivered.spec.mode.deletes else FOREIGN,
         list(others.filters),
-        _rows_at_head(delivered) if others.filters else None,
+        rows if others.filters else None,
         elsewhere=others.elsewhere,
     )
-    try:
-        yield spark.sql(text)
-    finally:
-        for view in (compared, extra):
-            spark.catalog.dropTempView(view)
-
-
-def _rows_at_head(delivered: Delivered) -> str:
-    head, relation = delivered.head, delivered.relation
-    names = [name for name, _ in head.columns]
-    image = sql.render("_image", relation=relation, key=head.key, columns=names, base=head.base, head=head.snapshot)
-    return f"select *, {sql.render('_key_json', head.key)} as _key from ({image})"  # noqa: S608
+    return spark.sql(text)
 
 
 @contextmanager

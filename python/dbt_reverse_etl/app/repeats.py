@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dbt_reverse_etl.app.identity import id_of, requests_of
 from dbt_reverse_etl.app.push import Pusher, Say
@@ -42,48 +41,35 @@ def behind(resolved: Iterable[ResolvedSync], overview: Overview, pusher: Pusher)
     return left_behind(resolved, overview) | {one.sync.name for one in resolved if pusher.is_behind(one, overview)}
 
 
-@dataclass(frozen=True)
-class StillDue:
-    """Of artifacts that may come twice, or late.
-
-    Attributes:
-        push: the syncs that are neither delivered nor overtaken.
-        overtaken: reports of those whose rows have not arrived, and whose changelog a later run has captured: only its results can tell
-            whether they may be pushed.
-    """
-
-    push: list[ResolvedSync]
-    overtaken: list[Report]
-
-
 def still_due(
     invocation: Invocation, due: Sequence[ResolvedSync], overview: Overview, pusher: Pusher, say: Say
-) -> StillDue:
-    """What is left to do with artifacts from a queue."""
+) -> tuple[list[ResolvedSync], list[Report]]:
+    """Of artifacts that may come twice, or late: the syncs that are neither delivered nor overtaken, and reports of those that are overtaken: their
+    rows have not arrived, and a later run has captured the changelog, so that only its results can tell whether they may be pushed.
+    """
     pushed = _pushed_before(invocation, due, overview, pusher)
-    left = StillDue([], [])
+    left: list[ResolvedSync] = []
+    overtaken: list[Report] = []
     for one in due:
         if one.sync.name in pushed:
             say(f"{one.sync.name}: pushed before with these results", "info")
         elif _overtaken(one, pusher) is None:
-            left.push.append(one)
+            left.append(one)
         elif _is_delivered(one, overview, pusher):
             say(f"{one.sync.name}: delivered with the results of a later run", "info")
         else:
             message = "not pushed: a later run has captured more, and not all of its rows have arrived yet"
             say(f"{one.sync.name}: {message}", "warn")
-            left.overtaken.append(OneSync(pusher, one, overview).untouched(OVERTAKEN, ExitCode.OVERTAKEN, message))
-    return left
+            overtaken.append(OneSync(pusher, one, overview).untouched(OVERTAKEN, ExitCode.OVERTAKEN, message))
+    return left, overtaken
 
 
 def refuse_older(due: Iterable[ResolvedSync], pusher: Pusher) -> None:
     """A later run captured more: pushing its changes under the older results' tests would be a lie."""
     for one in due:
-        found = _overtaken(one, pusher)
-        if found is not None:
-            raise ReverseEtlError(
-                Problem("run_results.json", found, "the results of the newest run", "dbt run, then push")
-            )
+        if found := _overtaken(one, pusher):
+            expected = "the results of the newest run"
+            raise ReverseEtlError(Problem("run_results.json", found, expected, "dbt run, then push"))
 
 
 def _pushed_before(invocation: Invocation, due: Iterable[ResolvedSync], overview: Overview, pusher: Pusher) -> set[str]:

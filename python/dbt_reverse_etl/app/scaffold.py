@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from dbt_reverse_etl.app.scaffold_texts import BLOCK_COMMENT, EXAMPLE, MODEL, SYNC
-from dbt_reverse_etl.app.scaffold_yaml import mappings, packages_of, parsed, raw, with_entry
+from dbt_reverse_etl.app.scaffold_yaml import mapping, mappings, packages_of, parsed, raw, with_entry
 from dbt_reverse_etl.base.dbt_options import model_paths, project_settings
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import mistake
 from dbt_reverse_etl.base.sql import package_root
 from dbt_reverse_etl.config.profiles import BLOCK, FILE_NAME, profile_directories
 
@@ -32,13 +32,7 @@ _CHANGELOG = re.compile(r"\bmaterialized['\"]?\s*[=:]\s*['\"]?changelog\b")
 
 @dataclass
 class _Project:
-    """The user's project, and what was written into it.
-
-    Attributes:
-        settings: dbt_project.yml.
-        say: tells the user one line.
-        written: paths relative to the project, or absolute outside of it.
-    """
+    """The user's project, its dbt_project.yml as `settings`, and what was written: paths relative to it, or absolute outside of it."""
 
     folder: Path
     settings: Mapping[str, Any]
@@ -98,8 +92,6 @@ def initialize(
     """Write what is missing for a first sync; files of the user are kept, and run again it changes nothing.
 
     Args:
-        project_dir: the folder of dbt_project.yml.
-        say: called with each line for the user.
         model: an existing model to make a changelog and a sync of; without it only a commented example is written.
         key: its key column, or several with commas between.
         write_profile: add to a profiles.yml outside of the project, too.
@@ -128,34 +120,30 @@ def initialize(
 def _read_project(folder: Path, say: Callable[[str], None]) -> _Project:
     settings = project_settings(folder)
     if settings.get("name") == PACKAGE:
-        raise _error(
-            str(folder / "dbt_project.yml"),
-            f"the dbt package {PACKAGE} itself",
-            "a project of yours",
-            "name it: --project-dir",
-        )
+        found, file = f"the dbt package {PACKAGE} itself", str(folder / "dbt_project.yml")
+        raise mistake(file, found, "a project of yours", "name it: --project-dir")
     return _Project(folder, settings, model_paths(folder, settings), say)
 
 
 def _source_model(project: _Project, model: str | None, key: str | None) -> Path | None:
     if (model is None) != (key is None):
         given, other = ("--model", "--key COLUMN") if model else ("--key", "--model MODEL")
-        raise _error(given, f"no {other.split()[0]}", "both or none of them", f"add {other}")
+        raise mistake(given, f"no {other.split()[0]}", "both or none of them", f"add {other}")
     if model is None or key is None:
         return None
     if not all(re.fullmatch(r"[\w $.-]+", column.strip()) for column in key.split(",")):
-        raise _error("--key", "no name of a column", "a column, or columns with commas between", "correct it")
+        raise mistake("--key", "no name of a column", "a column, or columns with commas between", "correct it")
     models, versions = {path.stem: path for path in project.files(".sql", ".py")}, _versions(project)
     expected = "a model without versions: init writes for no other"
     if model in versions:
         name, version = versions[model]
         next_step = f"write its changelog and its sync yourself, from {{{{ ref({name!r}, v={version!r}) }}}}"
-        raise _error("--model", f"{model!r}, which has versions or is one", expected, next_step)
+        raise mistake("--model", f"{model!r}, which has versions or is one", expected, next_step)
     if model in models and "." in model:
-        raise _error("--model", f"{model!r}, a name with a dot", expected, "rename its file")
+        raise mistake("--model", f"{model!r}, a name with a dot", expected, "rename its file")
     if model not in models:
         known = ", ".join(sorted(_plain(models, versions))) or "none"
-        raise _error("--model", repr(model), f"a model of this project: {known}", "correct it, or write the model")
+        raise mistake("--model", repr(model), f"a model of this project: {known}", "correct it, or write the model")
     return models[model]
 
 
@@ -172,7 +160,7 @@ def _versions(project: _Project) -> dict[str, tuple[str, Any]]:
         if dotted[1] not in files:
             found[dotted[1]] = found[dotted[0]]
     for file in project.files(".yml", ".yaml"):
-        for model in mappings(parsed(raw(file)), "models"):
+        for model in mappings(mapping(raw(file)), "models"):
             name = str(model.get("name"))
             for version in mappings(model, "versions"):
                 stem = str(version.get("defined_in") or f"{name}_v{version.get('v')}")
@@ -183,9 +171,11 @@ def _versions(project: _Project) -> dict[str, tuple[str, Any]]:
 def _refuse_foreign_package(project: _Project) -> None:
     folder = project.folder / project.package
     if folder.is_symlink() and _content(folder) != _content(package_root()):
-        raise _error(str(folder), "a link to something else", "a folder of this project, or nothing", "remove the link")
+        raise mistake(
+            str(folder), "a link to something else", "a folder of this project, or nothing", "remove the link"
+        )
     if folder.exists() and not _holds_package(folder):
-        raise _error(str(folder), "something else", f"the dbt package {PACKAGE}, or nothing", "move it away")
+        raise mistake(str(folder), "something else", f"the dbt package {PACKAGE}, or nothing", "move it away")
 
 
 def _refuse_other_entries(project: _Project) -> None:
@@ -195,7 +185,7 @@ def _refuse_other_entries(project: _Project) -> None:
         if (kind := _kind(project, entry)) not in ("", "own"):
             found, expected = f"this package by `{kind}`", f"`local: {project.package}` alone, which init writes"
             next_step = "remove that entry and run init again, or keep it, without init, and update it yourself"
-            raise _error(str(file), found, expected, next_step)
+            raise mistake(str(file), found, expected, next_step)
 
 
 def _kind(project: _Project, entry: Any) -> str:
@@ -215,8 +205,7 @@ def _kind(project: _Project, entry: Any) -> str:
 
 
 def _holds_package(folder: Path) -> bool:
-    read = parsed(raw(folder / "dbt_project.yml"))
-    return isinstance(read, Mapping) and read.get("name") == PACKAGE
+    return mapping(raw(folder / "dbt_project.yml")).get("name") == PACKAGE
 
 
 def _carry_package(project: _Project) -> None:
@@ -249,9 +238,8 @@ def _require_package(project: _Project) -> None:
         return
     added = with_entry(text, line)
     if added is None or packages_of(added) != [entry, *listed]:
-        project.say(
-            f"{file.name} cannot be edited safely. Write its packages as lines below `packages:`, with this one:\n  {line}"
-        )
+        then = "Write its packages as lines below `packages:`, with this one:"
+        project.say(f"{file.name} cannot be edited safely. {then}\n  {line}")
         return
     file.write_bytes(added.encode("utf-8"))
     project.wrote(file)
@@ -260,8 +248,7 @@ def _require_package(project: _Project) -> None:
 def _packages_file(project: _Project) -> Path:
     """dbt allows the list in one of two files."""
     other = project.folder / "dependencies.yml"
-    read = parsed(raw(other))
-    return other if isinstance(read, Mapping) and "packages" in read else project.folder / "packages.yml"
+    return other if "packages" in mapping(raw(other)) else project.folder / "packages.yml"
 
 
 def _write_sync(project: _Project, source: Path, key: Sequence[str]) -> None:
@@ -294,7 +281,7 @@ def _is_changelog(project: _Project, source: Path) -> bool:
     """Whether a model is one already, by its own file, a properties file or dbt_project.yml: the first that names a materialization decides."""
     if own := _MATERIALIZED.findall(raw(source)):
         return "changelog" in own
-    listed = [one for file in project.files(".yml", ".yaml") for one in mappings(parsed(raw(file)), "models")]
+    listed = [one for file in project.files(".yml", ".yaml") for one in mappings(mapping(raw(file)), "models")]
     configs = [one.get("config") for one in listed if one.get("name") == source.stem]
     said = [one["materialized"] for one in configs if isinstance(one, Mapping) and "materialized" in one]
     return "changelog" in (said or [_by_folder(project, source)])
@@ -313,12 +300,11 @@ def _by_folder(project: _Project, source: Path) -> Any:
 
 def _has_sync(project: _Project, name: str, changelog: str) -> bool:
     """Whether an exposure has this name, or is a sync of this changelog, whatever its file is called."""
-    exposures = [one for file in project.files(".yml", ".yaml") for one in mappings(parsed(raw(file)), "exposures")]
+    exposures = [one for file in project.files(".yml", ".yaml") for one in mappings(mapping(raw(file)), "exposures")]
     refs = re.compile(rf"""ref\(\s*(['"][^'"]*['"]\s*,\s*)?['"]{re.escape(changelog)}['"]""")
     own = [one for one in exposures if "reverse_etl" in str(one.get("meta")) + str(one.get("config"))]
-    return any(one.get("name") == name for one in exposures) or any(
-        refs.search(str(one.get("depends_on"))) for one in own
-    )
+    is_over = any(refs.search(str(one.get("depends_on"))) for one in own)
+    return is_over or any(one.get("name") == name for one in exposures)
 
 
 def _write_example(project: _Project) -> None:
@@ -357,8 +343,7 @@ def _profiles(project: _Project) -> tuple[Path | None, str, Mapping[Any, Any]]:
     places = profile_directories(None, project.folder, os.environ)
     file = next((path for path in (place / FILE_NAME for place in places) if path.is_file()), None)
     text = raw(file) if file else ""
-    read = parsed(text)
-    return file, text, read if isinstance(read, Mapping) else {}
+    return file, text, mapping(text)
 
 
 def _block(profiles: Mapping[Any, Any], settings: Mapping[str, Any]) -> str:
@@ -404,7 +389,3 @@ def _is_ignored(project: _Project) -> bool:
         return subprocess.run(command, cwd=project.folder, capture_output=True, check=False).returncode == 0  # noqa: S603
     except OSError:
         return False
-
-
-def _error(where: str, found: str, expected: str, next_step: str) -> ConfigurationError:
-    return ConfigurationError(Problem(where, found, expected, next_step))

@@ -17,20 +17,25 @@ def parsed(text: str) -> Any:
         return None
 
 
+def mapping(text: str) -> Mapping[Any, Any]:
+    """The same of a text that should be a mapping; empty for any other."""
+    read = parsed(text)
+    return read if isinstance(read, Mapping) else {}
+
+
 def raw(file: Path) -> str:
     """The text with its own line ends; empty where there is no file."""
     return file.read_bytes().decode("utf-8", errors="replace") if file.is_file() else ""
 
 
-def mappings(read: Any, key: str) -> list[Mapping[str, Any]]:
+def mappings(read: Mapping[Any, Any], key: str) -> list[Mapping[str, Any]]:
     """Those in a list of a properties file, whose other contents dbt itself refuses."""
-    listed = read.get(key) if isinstance(read, Mapping) else None
+    listed = read.get(key)
     return [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
 
 
 def packages_of(text: str) -> list[Any]:
-    read = parsed(text)
-    found = read.get("packages") if isinstance(read, Mapping) else None
+    found = mapping(text).get("packages")
     return list(found) if isinstance(found, list) else []
 
 
@@ -40,7 +45,8 @@ def with_entry(text: str, line: str) -> str | None:
     if not parsed(text):
         gap = "" if not text or text.endswith("\n") else end
         return f"{text}{gap}packages:{end}  {line}{end}"
-    for key, value in _top_level(text):
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
         if key.value != "packages":
             continue
         if not value.value or value.tag == "tag:yaml.org,2002:null":
@@ -50,8 +56,3 @@ def with_entry(text: str, line: str) -> str | None:
             lines.insert(key.start_mark.line + 1, f"{' ' * value.start_mark.column}{line}{end}")
             return "".join(lines)
     return None
-
-
-def _top_level(text: str) -> list[tuple[yaml.Node, yaml.Node]]:
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    return list(root.value) if isinstance(root, yaml.MappingNode) else []

@@ -16,7 +16,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.tasks import task_of
 from dbt_reverse_etl.app.versions import newer_macros
 from dbt_reverse_etl.base import owner
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, PositionLost, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ExitCode, PositionLost, Problem, ReverseEtlError, mistake
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.facts import NOT_WELL, Claim, Range
@@ -40,7 +40,8 @@ class OneSync:
 
     def __init__(self, shared: PushContext, resolved: ResolvedSync, overview: Overview) -> None:
         self._shared, self._resolved, self._overview = shared, resolved, overview
-        self._settings = resolved.sync.settings
+        self._settings, self._name = resolved.sync.settings, resolved.sync.name
+        self._changelog, self._relation = resolved.sync.changelog, resolved.sync.changelog.relation_name
         self._make_sink: Callable[[], Sink] = partial(resolved.destination.sink, resolved.destination.settings)
         self.sink: Sink = self._make_sink()
         self.label = resolved.label
@@ -56,7 +57,7 @@ class OneSync:
 
     def is_behind(self) -> bool:
         """See `Pusher.is_behind`."""
-        head, state = self._shared.head(self._resolved.sync.changelog.relation_name), self.state
+        head, state = self._shared.head(self._relation), self.state
         if head is None:
             return self.state.position > 0
         is_at_head = state.changelog == head.changelog and {one.snapshot for one in state.positions} == {head.snapshot}
@@ -69,7 +70,7 @@ class OneSync:
         head, missing = self._found_head()
         here = self._as_it_is(head, missing)
         return {
-            "sync": self._resolved.sync.name,
+            "sync": self._name,
             "sync_id": self.id,
             "destination": self.label,
             "mode": self._settings.mode.value,
@@ -90,15 +91,15 @@ class OneSync:
 
     def untouched(self, status: str, code: ExitCode, message: str) -> Report:
         """Of a push that left the sync as the overview found it. Asks neither Spark nor the changelog: after a signal there is no time for it."""
-        state, name, changelog = self.state, self._resolved.sync.name, self._resolved.sync.changelog
-        known, refusal = self._shared.known.get(changelog.unique_id), self._overview.refused(name, self.id)
+        state, refusal = self.state, self._overview.refused(self._name, self.id)
+        known = self._shared.known.get(self._changelog.unique_id)
         refused = f"{refusal.status}: {refusal.message}" if refusal else ""
         here = NEVER_PUSHED
         if state.fence or refused:
             lag = max(0, known.snapshot - state.position) if known else 0
             here = self._standing(state, state.allowed, refused=refused, lag=lag)
-        report = Report(name, self.label, status, code, position=state.position, message=message, standing=here)
-        return replace(report, sync_id=self.id, relation=changelog.relation_name, fence=state.fence)
+        report = Report(self._name, self.label, status, code, position=state.position, message=message, standing=here)
+        return replace(report, sync_id=self.id, relation=self._relation, fence=state.fence)
 
     def unsettled(self) -> Report:
         """Of a push that may have sent rows before a signal ended it."""
@@ -117,32 +118,30 @@ class OneSync:
     def _found_head(self) -> tuple[Head | None, str]:
         """The head, or why a sync that has delivered has none."""
         try:
-            return self._shared.head(self._resolved.sync.changelog.relation_name), ""
+            return self._shared.head(self._relation), ""
         except ReverseEtlError as error:
             return None, f"no changelog: {redact(str(error))}" if self.state.fence else ""
 
     def _refused(self, head: Head | None, lag: int) -> str:
         """Why the newest push ended before a run began, or why the next one will; empty: nothing is in its way."""
-        name, changelog = self._resolved.sync.name, self._resolved.sync.changelog
-        lost, version = self._lost(head), newer_macros(head.package_version, changelog.relation_name) if head else None
+        lost, version = self._lost(head), newer_macros(head.package_version, self._relation) if head else None
         if lost or version:
             return redact(f"{lost.push_status}: {lost}" if lost else f"other_version: {version}")
         if head and not self.state.fence and (former := former_of(self._resolved, head.changelog, self._overview)):
             return redact(f"renamed: {renamed(self._resolved, former)}")
-        if refusal := self._overview.refused(name, self.id):
+        if refusal := self._overview.refused(self._name, self.id):
             return f"{refusal.status}: {refusal.message}"
-        if lag and (tests := self._overview.failing.get(changelog.relation_name)):
-            return f"{failed_tests(changelog.name, tests)[0]}; a push is blocked until they pass"
+        if lag and (tests := self._overview.failing.get(self._relation)):
+            return f"{failed_tests(self._changelog.name, tests)[0]}; a push is blocked until they pass"
         left = self._left(self.state)
         return f"leftovers: {left}" if left else ""
 
     def _keep_block(self, fence: int) -> None:
         """A refusal holds until the next run. A run of one row, or of none, does not change why the sync is blocked."""
-        name, shared = self._resolved.sync.name, self._shared
-        refusal = self._overview.refused(name, self.id)
+        shared, refusal = self._shared, self._overview.refused(self._name, self.id)
         if refusal and refusal.status == "blocked" and refusal.fence != fence:
             with suppress(Exception):  # what was done is done, whatever the ledger takes
-                kept = {name: replace(refusal, fence=fence)}
+                kept = {self._name: replace(refusal, fence=fence)}
                 shared.ledger.record_refusals(kept, shared.invocation_id, shared.clock.now())
 
     def _lost(self, head: Head | None) -> PositionLost | None:
@@ -183,15 +182,12 @@ class OneSync:
     def _visible(self) -> int:
         """Rows of the head that the sync sees."""
         head, where = self._head(), self._settings.where
-        if not where:
-            return head.live_rows
-        return visible_rows(self._shared.spark, self._resolved.sync.changelog.relation_name, head, where)
+        return visible_rows(self._shared.spark, self._relation, head, where) if where else head.live_rows
 
     def _known(self) -> HeadOfModel | None:
-        changelog = self._resolved.sync.changelog
-        if changelog.unique_id in self._shared.known:
-            return self._shared.known[changelog.unique_id]
-        head = self._shared.head(changelog.relation_name)
+        if self._changelog.unique_id in self._shared.known:
+            return self._shared.known[self._changelog.unique_id]
+        head = self._shared.head(self._relation)
         return HeadOfModel.of(head) if head else None
 
     def _known_to_plan(self) -> HeadOfModel | None:
@@ -205,13 +201,12 @@ class OneSync:
 
     def _head(self, snapshot: int | None = None) -> Head:
         """What is to be delivered: the newest snapshot, or one before it."""
-        changelog = self._resolved.sync.changelog
-        known = self._shared.known.get(changelog.unique_id)
-        head = self._shared.head(changelog.relation_name, snapshot or (known.snapshot if known else None))
+        known = self._shared.known.get(self._changelog.unique_id)
+        head = self._shared.head(self._relation, snapshot or (known.snapshot if known else None))
         if head is None or (known and known.changelog != head.changelog):
             found = "not the snapshot that this run captured: the changelog was reset meanwhile"
-            raise ReverseEtlError(Problem(changelog.relation_name, found, "one writer at a time", "run dbt again"))
-        if problem := newer_macros(head.package_version, changelog.relation_name):
+            raise ReverseEtlError(Problem(self._relation, found, "one writer at a time", "run dbt again"))
+        if problem := newer_macros(head.package_version, self._relation):
             raise ReverseEtlError(problem)
         return head
 
@@ -239,22 +234,21 @@ class OneSync:
 
     def _refuse_another_key(self, spec: Spec, earlier: Iterable[Spec]) -> None:
         """The destination would take each row for another one, and the deletes would miss those that it has."""
-        columns = self._resolved.sync.changelog.key
 
         def said(one: Spec) -> str:
             form = spec.key_form if one.key_form is None else one.key_form
-            return " ".join([", ".join(one.key(columns)), *([f"({form})"] if form else [])])
+            return " ".join([", ".join(one.key(self._changelog.key)), *([f"({form})"] if form else [])])
 
         now = said(spec)
         before = next((key for one in earlier if (key := said(one)) != now), None)
         if before is not None:
             found, expected = f"{now} as the key", f"{before}, as in the pushes before"
             next_step = "change it back; or sync to a new object; or adopt, if the destination has changed it too; or forget: a first load, and its rows under the former key stay"
-            raise ConfigurationError(Problem(f"{self._resolved.sync.name}: fields", found, expected, next_step))
+            raise mistake(f"{self._name}: fields", found, expected, next_step)
 
     def _refuse_another_zone(self, *earlier: Spec) -> None:
         if zones := {one.zone for one in earlier} - {""}:
-            refuse_another(self._shared.spark, self._resolved.sync.name, zones)
+            refuse_another(self._shared.spark, self._name, zones)
 
     def _stopped(self, spec: Spec) -> str:
         """Which fields this push stops sending, and what becomes of them."""
@@ -286,7 +280,7 @@ class OneSync:
             invocation_id=self._shared.invocation_id,
             exposure=self._resolved.sync.position_of,
             newest=self._newest(known),
-            model=self._resolved.sync.changelog.name,
+            model=self._changelog.name,
             mark=said.marks.get(self.id, "") if said else "",
             captures={**captures, **(said.captures if said else {})},
         )
@@ -295,7 +289,7 @@ class OneSync:
         """The newest snapshot; asked only where positions lie beyond what is to be delivered."""
         if self.state.reached <= known.snapshot:
             return known.snapshot
-        head = self._shared.head(self._resolved.sync.changelog.relation_name)
+        head = self._shared.head(self._relation)
         return max(known.snapshot, head.snapshot) if head and head.changelog == known.changelog else known.snapshot
 
     def _said(self, known: HeadOfModel) -> Head | None:
@@ -303,7 +297,7 @@ class OneSync:
         at_rest = {place.snapshot for place in self.state.positions} == {known.snapshot}
         if not known.snapshot or (at_rest and self.state.changelog == known.changelog):
             return None
-        return self._shared.head(self._resolved.sync.changelog.relation_name, known.snapshot)
+        return self._shared.head(self._relation, known.snapshot)
 
     def _note(self, text: str) -> None:
         self._notes += [text] if text and text not in self._notes else []
@@ -314,8 +308,8 @@ class OneSync:
         return job
 
     def _history(self, head: Head) -> History:
-        shared, relation = self._shared, self._resolved.sync.changelog.relation_name
-        return History(shared.spark, shared.ledger, relation, head, self.id, self.state.known_from)
+        shared = self._shared
+        return History(shared.spark, shared.ledger, self._relation, head, self.id, self.state.known_from)
 
     def _others(self, head: Head) -> Others:
         return others(self._shared.spark, self._resolved, self._shared.resolved, head.columns)

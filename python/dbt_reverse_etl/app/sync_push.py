@@ -33,7 +33,7 @@ from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.sinks.base import Mode, SparkSink
 from dbt_reverse_etl.warehouse.executors import Executors, starts_tasks_twice
 from dbt_reverse_etl.warehouse.head import Head, full_image, name_ledger, read_head
-from dbt_reverse_etl.warehouse.held import beside, mirrors, pruned_note
+from dbt_reverse_etl.warehouse.held import beside, mirrors
 from dbt_reverse_etl.warehouse.ledger import Prefetched
 from dbt_reverse_etl.warehouse.overview import Request
 from dbt_reverse_etl.warehouse.pending import Pending, PendingRows
@@ -83,7 +83,7 @@ class SyncPush(OneSync):
         stopped = self._stopped(spec)
         if only is not None:
             self._refuse_before_older_events(known)
-            job = replace(job, only=stored_key(self._shared.spark, self._head(), self._resolved.sync.changelog, only))
+            job = replace(job, only=stored_key(self._shared.spark, self._head(), self._changelog, only))
         result = self._replay(known) or self._run(job, spec)
         at_head = reached_its_end(result.status) and only is None
         if only is not None and result.counts.skipped.total:
@@ -105,7 +105,7 @@ class SyncPush(OneSync):
 
     def _report(self, status: str, known: HeadOfModel, **told: Any) -> Report:
         told = {"head": known.snapshot, "position": self.state.position, **told}
-        return Report(self._resolved.sync.name, self.label, status, **told)
+        return Report(self._name, self.label, status, **told)
 
     def _former(self, known: HeadOfModel, requests: Iterable[Request]) -> Former | None:
         """What a first load would leave behind. An adopt begins none."""
@@ -125,9 +125,8 @@ class SyncPush(OneSync):
         """What gives up the position under the former name. Raises Renamed: nobody asked for it."""
         names, requests = self._overview.aliases[former.sync_id], self._overview.requests
         project = former.exposure.rpartition(".")[0]
-        sync = self._resolved.sync
-        mine, relation = [sync.unique_id, *(f"{project}.{name}" for name in names)], sync.changelog.relation_name
-        asked = [one for name in names for one in requests.get(name, ()) if one.concerns(mine, relation)]
+        mine = [self._resolved.sync.unique_id, *(f"{project}.{name}" for name in names)]
+        asked = [one for name in names for one in requests.get(name, ()) if one.concerns(mine, self._relation)]
         forgets = [one for one in asked if one.operation == "forget"]
         if not forgets:
             raise renamed(self._resolved, former)
@@ -145,7 +144,7 @@ class SyncPush(OneSync):
         newest = max((one.reached for one in found if one.changelog == known.changelog), default=0)
         if newest <= known.snapshot:
             return False
-        head = read_head(self._shared.spark, self._resolved.sync.changelog.relation_name)
+        head = read_head(self._shared.spark, self._relation)
         return head is not None and newest <= head.snapshot  # else the changelog was taken back since
 
     def _left_to_a_later_run(self, known: HeadOfModel) -> Report:
@@ -162,12 +161,11 @@ class SyncPush(OneSync):
 
     def _without_snapshot(self, status: str) -> Report:
         """A changelog that is empty: nothing was captured yet, or it was taken back to that."""
-        lost = self._lost(None)
-        if lost is not None:
+        if (lost := self._lost(None)) is not None:
             return self._lost_report(lost)
         here = self._standing(self.state, self.state.allowed)
         message = "the changelog has no snapshot yet; `dbt run` with this target captures one"
-        return Report(self._resolved.sync.name, self.label, status, message=message, standing=here)
+        return Report(self._name, self.label, status, message=message, standing=here)
 
     def _lost_report(self, lost: PositionLost) -> Report:
         return self.stopped(lost.push_status, lost.exit_code, redact(str(lost)))
@@ -178,16 +176,13 @@ class SyncPush(OneSync):
         run = state if state.fence == self._begun else State()
         counts, here = self._replayed + run.counts, self._standing(state, 0, refused=f"{status}: {message}")
         reached = (counts, counts.planned, run.head, state.position)
-        return Report(self._resolved.sync.name, self.label, status, code, *reached, message=message, standing=here)
+        return Report(self._name, self.label, status, code, *reached, message=message, standing=here)
 
     def interrupted(self) -> Report:
         """Of a push that a signal ended in a query of the warehouse."""
         message = f"interrupted: it had not begun to send{' newer events' if self._replayed.planned.total else ''}"
-        report = (
-            self.unsettled()
-            if self._may_have_begun
-            else self.untouched(Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
-        )
+        untouched = partial(self.untouched, Status.INTERRUPTED, ExitCode.INTERRUPTED, message)
+        report = self.unsettled() if self._may_have_begun else untouched()
         return replace(report, counts=self._replayed, planned=self._replayed.planned)
 
     def _run(self, job: Job, spec: Spec) -> RunResult:
@@ -217,7 +212,7 @@ class SyncPush(OneSync):
     def _refuse_before_older_events(self, known: HeadOfModel) -> None:
         if self._settings.mode is Mode.CHANGELOG and any(one.snapshot != known.snapshot for one in self.state.claims):
             found, expected = "events of an interrupted run, which go before those of this row", "none"
-            raise ReverseEtlError(Problem(self._resolved.sync.name, found, expected, "dbt-reverse-etl push"))
+            raise ReverseEtlError(Problem(self._name, found, expected, "dbt-reverse-etl push"))
 
     def _watched(self, job: Job, ports: Ports) -> RunResult:
         seen = Bound(job.task.sync, self.label, job.run_id, job.invocation_id)
@@ -226,9 +221,8 @@ class SyncPush(OneSync):
     def _requests(self, changelog: str) -> Sequence[Request]:
         """What was asked for of this changelog: an adopt of one that was replaced since says nothing of it."""
         for one in asked_elsewhere(self._resolved, self._overview, self._shared.resolved):
-            self._note(
-                f"{one.operation} was asked for {one.place}, so nothing was done here: if it was meant for this sync, ask again"
-            )
+            then = "so nothing was done here: if it was meant for this sync, ask again"
+            self._note(f"{one.operation} was asked for {one.place}, {then}")
         asked = requests_of(self._resolved, self._overview, self._shared.resolved, changelog)
         if asked and asked[-1].changelog not in ("", changelog):
             self._note("adopt was asked for a changelog that was replaced since, so nothing was adopted: ask again")
@@ -272,13 +266,10 @@ class SyncPush(OneSync):
         return self._report("planned", known, standing=here, **found | {"message": "; ".join(filter(None, notes))})
 
     def _ports(self, spec: Spec, head: Callable[[], Head]) -> Ports:
-        def source_for(state: State) -> PendingRows:
-            return self._kept(self._source(state, spec, head()))
-
         shared = self._shared
         return Ports(
             Prefetched(shared.ledger, self.state, partial(setattr, self, "_may_have_begun", True), self._name_ledger),
-            source_for,
+            lambda state: self._source(state, spec, head()),
             self.sink,
             shared.clock,
             owner_alive=owner.is_alive,
@@ -308,12 +299,7 @@ class SyncPush(OneSync):
     def _name_ledger(self, started: RunStarted) -> None:
         if started.sync_id == self.id:  # not what forgets a former one
             self._begun = started.fence
-        relation = self._resolved.sync.changelog.relation_name
-        self._note(name_ledger(self._shared.spark, relation, self._head(), started.sync_id, started.mark))
-
-    def _kept(self, source: PendingRows) -> PendingRows:
-        self._sources.append(source)
-        return source
+        self._note(name_ledger(self._shared.spark, self._relation, self._head(), started.sync_id, started.mark))
 
     def _full_load(self, spec: Spec, changes: Source, state: State) -> PendingRows | None:
         """Where most rows changed it costs less to replace them all. Rows that are known to be refused would not be replaced."""
@@ -324,7 +310,7 @@ class SyncPush(OneSync):
         few = changes.planned().total.total <= self._settings.full_load_above.rows_of(head.live_rows)
         if few and not state.leftovers:
             return None
-        return self._kept(self._source(State().for_spec(spec.id, spec.text), spec, head))
+        return self._source(State().for_spec(spec.id, spec.text), spec, head)
 
     def _source(self, state: State, spec: Spec, head: Head) -> PendingRows:
         unsure = tuple(
@@ -336,30 +322,18 @@ class SyncPush(OneSync):
         shared_by = self._others(head).filters if spec.mode.deletes else ()
         mirrored_by = mirrors(self._shared.spark, self._resolved, self._shared.resolved, head.columns)
         state = replace(state, claims=state.claims + unsure)
-        relation = self._resolved.sync.changelog.relation_name
+        others: dict[str, Any] = {"shared_by": shared_by, "mirrored_by": mirrored_by}
         extra = self.sink.extra_columns(self._task(spec))
-        pending = Pending(
-            relation,
-            head,
-            self.id,
-            spec.id,
-            spec,
-            state,
-            kept,
-            extra=extra,
-            shared_by=shared_by,
-            mirrored_by=mirrored_by,
-        )
+        pending = Pending(self._relation, head, self.id, spec.id, spec, state, kept, extra=extra, **others)
         if (at := pending.needs_base) is not None:
-            pending = replace(pending, older_base=full_image(self._shared.spark, relation, at))
-        return PendingRows(self._shared.spark, pending)
+            pending = replace(pending, older_base=full_image(self._shared.spark, self._relation, at))
+        self._sources.append(PendingRows(self._shared.spark, pending))
+        return self._sources[-1]
 
     def _kept_rows(self, head: Head, spec: Spec) -> str:
         """What an earlier mode delivered and did not delete."""
         history = self._history(head)
-        self._note(
-            pruned_note(history.pruned_up_to(), "nobody knows which rows that left the model before were delivered")
-        )
+        self._note(history.pruned_note("were delivered"))
         return history.held_view(spec)
 
     @staticmethod
@@ -372,15 +346,15 @@ class SyncPush(OneSync):
         if not tried.total:
             return ""
         planned = tried - refused
-        changelog, head, guards = self._resolved.sync.changelog, self._head(), self._resolved.guards
-        tests = failed_tests(changelog.name, self._overview.failing.get(changelog.relation_name, ()))
+        head, guards = self._head(), self._resolved.guards
+        tests = failed_tests(self._changelog.name, self._overview.failing.get(self._relation, ()))
         found: list[str] = []
         if not of_one_row and planned.total:
             first = any(place.snapshot == 0 for place in state.positions)
             visible = self._visible() if asks_for_visible_rows(guards, planned, first=first) else head.live_rows
             found = violations(guards, planned, visible, first=first)
         # Names of tests have no bound: an alert cuts them, and no violation.
-        named, retry = (self._resolved.sync.name, [*found, *tests], planned, head.snapshot), self._policy.retry_now
+        named, retry = (self._name, [*found, *tests], planned, head.snapshot), self._policy.retry_now
         return check_guards(*named, self._shared.overrides, of_one_row=of_one_row, retry=retry)
 
     def _nothing_matched(self, result: RunResult) -> str:

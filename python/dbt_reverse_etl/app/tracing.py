@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.artifacts import ChangelogResult
@@ -25,11 +25,7 @@ _FOLLOWED = "followed"  # status of a run after which the same push began anothe
 
 @contextmanager
 def traced(invocation_id: str, captures: Mapping[str, ChangelogResult] | None = None) -> Iterator[tuple[Watch, ...]]:
-    """What makes the spans of one invocation; nothing where the API is not installed. What goes wrong here keeps no push back.
-
-    Args:
-        captures: what dbt's artifacts tell of the changelogs that it executed.
-    """
+    """What makes the spans of one invocation, its `captures` included; nothing where the API is not installed. What goes wrong here keeps no push back."""
     tracer = _tracer()
     if tracer is None:
         yield ()
@@ -59,10 +55,10 @@ def _nanoseconds(text: str) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1) * 1000
 
 
-def _below(tracer: Tracer, parent: Span, name: str, begins: int | None = None) -> Span:
+def _below(tracer: Tracer, parent: Span, name: str, about: dict[str, Any] | None = None, at: int | None = None) -> Span:
     from opentelemetry.trace import set_span_in_context
 
-    return tracer.start_span(name, context=set_span_in_context(parent), start_time=begins)
+    return tracer.start_span(name, context=set_span_in_context(parent), attributes=about, start_time=at)
 
 
 def _end(span: Span, wrong: str, at: int | None = None) -> None:
@@ -88,11 +84,10 @@ class Tracing:
         known = {unique_id: result for unique_id, result in results.items() if result.began and result.ended}
         begins = {unique_id: _nanoseconds(result.began) for unique_id, result in known.items()}
         for unique_id, result in known.items():
-            span = _below(self._tracer, self._root(min(begins.values())), "capture", begins[unique_id])
-            told = {"dbt.unique_id": unique_id, "dbt.invocation_id": self._invocation_id, "dbt.status": result.status}
-            span.set_attributes(told)
-            if result.snapshot is not None:
-                span.set_attribute("reverse_etl.snapshot", result.snapshot)
+            about: dict[str, Any] = {"dbt.unique_id": unique_id, "dbt.status": result.status}
+            about["dbt.invocation_id"] = self._invocation_id
+            about |= {} if result.snapshot is None else {"reverse_etl.snapshot": result.snapshot}
+            span = _below(self._tracer, self._root(min(begins.values())), "capture", about, begins[unique_id])
             if result.status != "success":
                 self._wrong[unique_id.split(".", 2)[2]] = result.status  # people.v2
             wrong = "" if result.status == "success" else f"dbt ended it with {result.status}: its own log says why"
@@ -134,14 +129,8 @@ class _Run:
 
     def __init__(self, tracer: Tracer, whole: Span, bound: Bound) -> None:
         self._tracer = tracer
-        self._span = _below(tracer, whole, "push")
-        self._span.set_attributes(
-            {
-                "reverse_etl.sync": bound.sync,
-                "reverse_etl.run_id": bound.run_id,
-                "dbt.invocation_id": bound.invocation_id,
-            }
-        )
+        ids = {"reverse_etl.sync": bound.sync, "reverse_etl.run_id": bound.run_id}
+        self._span = _below(tracer, whole, "push", {**ids, "dbt.invocation_id": bound.invocation_id})
         self._part: Span | None = _below(tracer, self._span, "plan")
         self._waves = self._counted = 0
         self._request = threading.local()
@@ -156,13 +145,15 @@ class _Run:
         elif number is Number.WAVE:
             self._end_part()
             self._waves += 1
-            self._part = _below(self._tracer, self._span, "wave")
-            self._part.set_attributes({"reverse_etl.wave": self._waves, "reverse_etl.rows.planned": int(value)})
+            about: dict[str, Any] = {"reverse_etl.wave": self._waves, "reverse_etl.rows.planned": int(value)}
+            self._part = _below(self._tracer, self._span, "wave", about)
         elif number is Number.COUNTED:
             self._counted = int(value)
             self._end_part()
         elif number is Number.SENT:
-            self._begin_request(int(value))
+            self._request.rows, self._request.missed = int(value), 0
+            about = {"reverse_etl.rows.sent": int(value)}
+            self._request.span = _below(self._tracer, self._part or self._span, "sink.deliver", about)
         elif number is Number.NO_MATCH:
             self._request.missed = int(value)
         elif number is Number.ANSWERED:
@@ -177,11 +168,6 @@ class _Run:
         self._end_part()
         self._span.set_attributes({"reverse_etl.status": status, "reverse_etl.rows.counted": self._counted})
         _end(self._span, wrong)
-
-    def _begin_request(self, rows: int) -> None:
-        self._request.rows, self._request.missed = rows, 0
-        self._request.span = _below(self._tracer, self._part or self._span, "sink.deliver")
-        self._request.span.set_attribute("reverse_etl.rows.sent", rows)
 
     def _end_request(self, delivered: int) -> None:
         sent, missed, span = self._request.rows, self._request.missed, self._request.span

@@ -28,10 +28,8 @@ def newer_macros(written: str, relation: str) -> Problem | None:
     """The problem of a newest snapshot that newer macros wrote than this runner knows; what older ones wrote can be read."""
     if _release(written) <= _release(VERSION):
         return None
-    found, expected = (
-        f"a snapshot of the dbt package {written}",
-        f"one that the runner knows, which is of version {VERSION}",
-    )
+    found = f"a snapshot of the dbt package {written}"
+    expected = f"one that the runner knows, which is of version {VERSION}"
     return Problem(relation, found, expected, f"pip install 'dbt-reverse-etl=={written}'")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dbt_reverse_etl.base.durable import put
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError, mistake
 
 
 def refuse_unwritable(option: str, file: Path) -> None:
@@ -18,12 +18,12 @@ def refuse_unwritable(option: str, file: Path) -> None:
     file = file.resolve()  # a link stays one
     folder, next_step = file.parent, "make it, or name another"
     if not folder.is_dir():
-        raise ConfigurationError(Problem(option, f"no folder {folder}", "a folder that is there", next_step))
+        raise mistake(option, f"no folder {folder}", "a folder that is there", next_step)
     if file.exists() and not file.is_file():
-        raise ConfigurationError(Problem(option, f"{file}, which is no file", "a file: it is replaced", "name another"))
+        raise mistake(option, f"{file}, which is no file", "a file: it is replaced", "name another")
     if not os.access(folder, os.W_OK | os.X_OK):
         found, expected = f"the folder {folder}, which cannot be written", "one that this user may write"
-        raise ConfigurationError(Problem(option, found, expected, "name a file in another folder"))
+        raise mistake(option, found, expected, "name a file in another folder")
 
 
 def write_out(option: str, file: Path, text: str) -> None:

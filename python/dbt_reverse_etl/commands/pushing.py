@@ -73,13 +73,14 @@ def _pushed(project: Any, place: Place, as_json: bool, **how: Any) -> int:
     from dbt_reverse_etl.app.project import OFF, ON, SWITCH
     from dbt_reverse_etl.app.reach import try_early
     from dbt_reverse_etl.config.artifacts import select
+    from dbt_reverse_etl.config.destinations import resolved_of
     from dbt_reverse_etl.terminal import console
 
     configuration = project.configuration(project.manifest())
     chosen = select(configuration.syncs, how["selectors"])
-    pushed = {sync.unique_id for sync in chosen} if project.switch == ON else set()
-    configuration.refuse_unset(pushed=[sync for sync in chosen if sync.unique_id in pushed])
-    of_these = [one.destination for one in configuration.resolved if one.sync.unique_id in pushed]
+    pushed = chosen if project.switch == ON else []
+    configuration.refuse_unset(pushed=pushed)
+    of_these = [one.destination for one in resolved_of(configuration.resolved, pushed)]
     display = shown()
     try_early(of_these, lambda text: display.say(text, "warn"))
     reports = invocation.after_dbt(project, place.session(project.target), display, configuration=configuration, **how)

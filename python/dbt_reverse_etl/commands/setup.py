@@ -8,7 +8,7 @@ import click
 
 from dbt_reverse_etl.app.place import Place
 from dbt_reverse_etl.base.errors import ExitCode
-from dbt_reverse_etl.config.destinations import PlanOnly
+from dbt_reverse_etl.config.destinations import PlanOnly, resolved_of
 from dbt_reverse_etl.terminal.options import PROJECT_DIR, project_options, say
 from dbt_reverse_etl.terminal.output import put_json
 
@@ -46,16 +46,13 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments
     configuration = project.configuration(manifest)
     asked = select(configuration.syncs, selectors)
     configuration.refuse_unset(pushed=asked)
-    chosen = {sync.unique_id for sync in asked}
-    results = checks.check((one for one in configuration.resolved if one.sync.unique_id in chosen), project.folder)
+    results = checks.check(resolved_of(configuration.resolved, asked), project.folder)
     if as_json:
         put_json(console.checked_as_json(results, source))
     else:
         plan_only = ", plan only" if isinstance(configuration.destinations, PlanOnly) else ""
-        say(
-            f"{console.number_of(len(chosen), 'sync')} of target {project.target}: configuration is valid{plan_only}",
-            "info",
-        )
+        number = console.number_of(len(asked), "sync")
+        say(f"{number} of target {project.target}: configuration is valid{plan_only}", "info")
         for text, level in console.checked(results, source):
             say(text, level)
     return ExitCode.OK if all(result.is_well for result in results) else ExitCode.FAILED

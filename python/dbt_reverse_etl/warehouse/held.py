@@ -20,11 +20,7 @@ _LEAVING = (Mode.UPSERT, Mode.INSERT_ONLY)  # they put rows there, and never del
 
 @dataclass(frozen=True)
 class History:
-    """What one sync delivered from one changelog, up to a head.
-
-    Attributes:
-        known_from: see `RunStarted`.
-    """
+    """What one sync delivered from one changelog, up to a head. `known_from`: see `RunStarted`."""
 
     spark: SparkSession
     ledger: DeltaLedger
@@ -60,10 +56,12 @@ class History:
         self.spark.sql(self.held(spec)).where("_held").select("_key").createTempView(view)
         return view
 
-    def pruned_up_to(self) -> int:
-        """The newest snapshot of which only the header is left; 0: none."""
+    def pruned_note(self, unknown: str) -> str:
+        """What is said where history is not complete; `unknown`: what nobody knows of rows that left the model before."""
         query = f"select max(_snapshot_id) from {self.relation} where _change = 'pruned'"  # noqa: S608
-        return int(self.spark.sql(query).collect()[0][0] or 0)
+        pruned = self.spark.sql(query).collect()[0][0]
+        rows = f"nobody knows which rows that left the model before {unknown}, so they count as foreign"
+        return f"history up to snapshot {pruned} was pruned: {rows}" if pruned else ""
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,3 @@ def _over_changelog(mine: ResolvedSync, found: Iterable[ResolvedSync]) -> list[R
 def _place(one: ResolvedSync) -> tuple[str, str]:
     place = one.destination.sink(one.destination.settings).place_of(one.sync.settings.object)
     return one.destination.type, place
-
-
-def pruned_note(snapshot: int, rows: str) -> str:
-    """What is said where history is not complete."""
-    return f"history up to snapshot {snapshot} was pruned: {rows}, so they count as foreign" if snapshot else ""

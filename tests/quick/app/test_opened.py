@@ -30,11 +30,13 @@ MANIFEST = {"nodes": {"test.shop.unique_id.1": {}}, "unit_tests": {"unit_test.sh
 def place(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A project with one sync, whose ledger the test names; an override is set."""
     configuration = SimpleNamespace(syncs=[A.sync], resolved=[A], destinations={}, refuse_unset=lambda **_: None)
-    project = SimpleNamespace(switch="on", target="prod", env={OVERRIDE: WORD}, manifest=lambda: MANIFEST)
+    project = SimpleNamespace(
+        switch="on", target="prod", env={OVERRIDE: WORD}, manifest=lambda: MANIFEST, folder=Path()
+    )
     project.configuration = lambda _: configuration
     monkeypatch.setattr(invocation, "open_ledger", lambda *_: MemoryLedger())
     monkeypatch.setattr(invocation, "overview_of", lambda *_: Overview())
-    return SimpleNamespace(project=lambda: project, session=lambda _: lambda: None, folder=Path())
+    return SimpleNamespace(project=lambda: project, session=lambda _: lambda: None)
 
 
 def test_a_command_that_sends_takes_the_override_from_the_environment(place: Any) -> None:

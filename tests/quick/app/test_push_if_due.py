@@ -86,9 +86,9 @@ def test_what_was_pushed_well_is_left_out_and_nothing_else(
     told: Overview, heads: dict[str, int], left: list[str]
 ) -> None:
     said: list[str] = []
-    due = still_due(RUN, DUE, told, pusher(**heads), lambda text, _: said.append(text))
-    assert [one.sync.name for one in due.push] == left
-    assert not due.overtaken
+    due, overtaken_now = still_due(RUN, DUE, told, pusher(**heads), lambda text, _: said.append(text))
+    assert [one.sync.name for one in due] == left
+    assert not overtaken_now
     assert len(said) == 3 - len(left)
 
 
@@ -111,10 +111,10 @@ def test_what_was_pushed_well_is_left_out_and_nothing_else(
 def test_results_that_a_later_run_has_overtaken_are_not_pushed_and_are_no_success_until_their_rows_have_arrived(
     told: Overview, heads: dict[str, int], left: list[str], overtaken: list[str]
 ) -> None:
-    due = still_due(RUN, DUE, told, pusher(**heads), lambda *_: None)
-    assert [one.sync.name for one in due.push] == left
-    assert [one.sync for one in due.overtaken] == overtaken
-    assert worst(one.exit_code for one in due.overtaken) == ExitCode.OVERTAKEN
+    due, overtaken_now = still_due(RUN, DUE, told, pusher(**heads), lambda *_: None)
+    assert [one.sync.name for one in due] == left
+    assert [one.sync for one in overtaken_now] == overtaken
+    assert worst(one.exit_code for one in overtaken_now) == ExitCode.OVERTAKEN
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_sync_that_was_overtaken_or_that_a_signal_left_out_is_reported_as_stat
 ) -> None:
     """Its changelog is at 6, and the artifacts are of snapshot 5."""
     warehouse = pusher(orders=6)
-    [overtaken] = still_due(RUN, [A], told, warehouse, lambda *_: None).overtaken
+    _, [overtaken] = still_due(RUN, [A], told, warehouse, lambda *_: None)
     for report in (overtaken, warehouse.left(A, told, begun=False)):
         said = console.as_json(report)
         assert (said["health"], said["position"], said["fence"]) == (health, position, fence)

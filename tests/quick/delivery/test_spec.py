@@ -140,7 +140,7 @@ def test_another_form_of_the_key_is_refused_but_not_after_an_older_version_which
     earlier, spec_now = (replace(spec(ID, A), key_form=form) for form in (before, now))
     assert Spec.of(earlier.text).key_form == (before or None)
     assert earlier.id == spec_now.id == spec(ID, A).id
-    sync = Mock(_resolved=Mock(sync=Mock(changelog=Mock(key=("id",)))))
+    sync = Mock(_changelog=Mock(key=("id",)))
     if refused:
         with pytest.raises(ConfigurationError, match=re.escape(refused)):
             OneSync._refuse_another_key(sync, spec_now, [earlier])
