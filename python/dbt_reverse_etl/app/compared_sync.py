@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.operations import deliver_again
-from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, differences, undelivered_of
+from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, Reconciled, differences, undelivered_of
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import ConfigurationError, PositionLost, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, PositionLost, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.lost import remaining
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.warehouse.head import Head
@@ -19,29 +20,10 @@ from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 DELETE, KEEP = "delete", "keep"
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a reconcile found.
-
-    Attributes:
-        differences: None where the destination cannot be read.
-        lost: why the position says nothing; then it was compared with the model.
-        left: what is said of rows that may remain; see `remaining`.
-        note: what else there is to know.
-        repaired: rows that the next push delivers again.
-    """
-
-    differences: Differences | None
-    lost: PositionLost | None = None
-    left: str = ""
-    note: str = ""
-    repaired: int = 0
-
-
 class ComparedSync(SyncPush):
     """One sync, whose destination is compared."""
 
-    def reconcile(self, *, repaired: bool, leftovers: str | None = None) -> Found:
+    def reconcile(self, *, repaired: bool, leftovers: str | None = None) -> Reconciled:
         """What differs at the position; where that says nothing, from the model.
 
         Raises:
@@ -63,7 +45,25 @@ class ComparedSync(SyncPush):
             found_other = "a push that ran while the destination was read"
             raise SyncBusy(Problem(job.task.sync, found_other, "none meanwhile", "repeat it"))
         rows, left = self._repair(found, delivered, job, leftovers) if repaired else (0, self.state.leftovers)
-        return Found(found, lost, remaining(job, self.sink, left), self._remark(found, delivered), rows)
+        notes = remaining(job, self.sink, left), self._remark(found, delivered)
+        return replace(self._reconciled(found, lost, *notes, is_repaired=repaired), repaired=rows)
+
+    def _reconciled(
+        self, found: Differences | None, lost: PositionLost | None, left: str, note: str, *, is_repaired: bool
+    ) -> Reconciled:
+        """What is said of it. `lost`: why the position says nothing; then it was compared with the model. `left`: see `remaining`."""
+        notes, code = [left, note], ExitCode.OK
+        if lost or left:
+            notes, code = [str(lost or ""), *notes], ExitCode.OTHER_CHANGELOG
+        elif found and (found.duplicate or (found.wrong and not is_repaired)):
+            code = ExitCode.FAILED
+        if found and found.duplicate:
+            several = f"keys that several rows have: {found.duplicate}"
+            next_step = "delete the surplus rows at the destination, which no push does, then repeat this"
+            notes.append(str(Problem(self._name, several, "one row for each key", next_step)))
+        if found is None:
+            notes = [f"a destination of type {self._resolved.destination.type} cannot be read", *notes]
+        return Reconciled(self._name, self.label, code, found, 0.0, redact("; ".join(filter(None, notes))))
 
     def _repair(
         self, found: Differences | None, delivered: Delivered, job: Job, leftovers: str | None

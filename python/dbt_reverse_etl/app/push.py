@@ -14,9 +14,9 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import Reconciled
 from dbt_reverse_etl.app.sync import OneSync
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError
+from dbt_reverse_etl.base.errors import ExitCode, ReverseEtlError
 from dbt_reverse_etl.base.interrupts import apart
-from dbt_reverse_etl.base.redaction import message_of, redact
+from dbt_reverse_etl.base.redaction import message_of
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.health import Health, Standing
 from dbt_reverse_etl.delivery.ports import Status
@@ -121,24 +121,11 @@ class Pusher(PushContext):
         """Compare what the destination holds with what was delivered; with `repaired`, the next push delivers what differs. Never raises, as
         `push`.
         """
-        began, rows = time.monotonic(), 0
+        began = time.monotonic()
         try:
             found = ComparedSync(self, resolved, overview).reconcile(repaired=repaired, leftovers=leftovers)
         except Exception as error:
-            differences, message = None, message_of(error, resolved.sync.name)
             code = error.exit_code if isinstance(error, ReverseEtlError) else ExitCode.FAILED
-        else:
-            differences, rows, notes, code = found.differences, found.repaired, [found.left, found.note], ExitCode.OK
-            if found.lost or found.left:
-                notes, code = [str(found.lost or ""), *notes], ExitCode.OTHER_CHANGELOG
-            elif differences and (differences.duplicate or (differences.wrong and not repaired)):
-                code = ExitCode.FAILED
-            if differences and differences.duplicate:
-                several = f"keys that several rows have: {differences.duplicate}"
-                next_step = "delete the surplus rows at the destination, which no push does, then repeat this"
-                notes.append(str(Problem(resolved.sync.name, several, "one row for each key", next_step)))
-            if differences is None:
-                notes = [f"a destination of type {resolved.destination.type} cannot be read", *notes]
-            message = redact("; ".join(filter(None, notes)))
-        seconds = time.monotonic() - began
-        return Reconciled(resolved.sync.name, resolved.label, code, differences, seconds, message, rows)
+            message = message_of(error, resolved.sync.name)
+            found = Reconciled(resolved.sync.name, resolved.label, code, None, 0.0, message)
+        return replace(found, seconds=time.monotonic() - began)

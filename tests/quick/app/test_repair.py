@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from dbt_reverse_etl import cli
 from dbt_reverse_etl.app import compared_sync, invocation, push
-from dbt_reverse_etl.app.compared_sync import Found
 from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.app.reconcile import (
     DIFFERENT,
@@ -68,15 +67,10 @@ def test_a_sync_that_cannot_be_compared_for_an_unexpected_reason_fails_alone_and
 
 
 @pytest.mark.parametrize("repaired", [False, True])
-def test_keys_that_several_rows_have_are_a_failure_that_no_repair_mends(
-    repaired: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_that_several_rows_have_are_a_failure_that_no_repair_mends(repaired: bool) -> None:
     there = Differences(3, dict.fromkeys(KINDS, 0) | {DUPLICATE: 1}, [])
-    compared = SimpleNamespace(reconcile=lambda **_: Found(there))
-    monkeypatch.setattr(push, "ComparedSync", lambda *_: compared)
-    sync: Any = SimpleNamespace(sync=SimpleNamespace(name="crm"), label="crm.people")
-    nothing: Any = None
-    found = push.Pusher.reconcile(nothing, sync, nothing, repaired=repaired)
+    one: Any = SimpleNamespace(_name="crm", label="crm.people")
+    found = compared_sync.ComparedSync._reconciled(one, there, None, "", "", is_repaired=repaired)
     assert found.exit_code is ExitCode.FAILED
     assert "found keys that several rows have: 1; expected one row for each key. Next: delete" in found.message
 
