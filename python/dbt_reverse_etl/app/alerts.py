@@ -142,11 +142,6 @@ def subject(changes: Sequence[Change], target: str) -> str:
     return f"dbt-reverse-etl {target}: {', '.join(f'{counts[word]} {word}' for word in (FAILING, RECOVERED) if counts[word])}"
 
 
-def texts(changes: Iterable[Change]) -> list[str]:
-    """A text for each sync with its counts, and why; never a row value, for no report has one."""
-    return [_text(change) for change in changes]
-
-
 def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str, Any]:
     """The same for machines."""
     syncs = [
@@ -166,7 +161,7 @@ def data(changes: Sequence[Change], target: str, invocation_id: str) -> dict[str
 
 def send(channels: Mapping[int, Channel], changes: Sequence[Change], target: str, invocation_id: str, say: Say) -> bool:
     """Tell every channel; whether one of them took it. One that fails is said on the console and changes nothing else."""
-    message = subject(changes, target), texts(changes), data(changes, target, invocation_id)
+    message = subject(changes, target), list(map(_text, changes)), data(changes, target, invocation_id)
     taken = [_is_taken(number, channel, message, say) for number, channel in channels.items()]
     return any(taken)
 
@@ -194,6 +189,7 @@ def _why(error: Exception) -> str:
 
 
 def _text(change: Change) -> str:
+    """A sync with its counts, and why; never a row value, for no report has one."""
     report, counts = change.report, _counts(change.report)
     delivered = f"+{counts['inserts']} ~{counts['updates']} -{counts['deletes']} delivered"
     rest = [f"{number} {name.replace('_', ' ')}" for name, number in list(counts.items())[3:] if number]

@@ -184,20 +184,17 @@ class OneSync:
         head, where = self._head(), self._settings.where
         return visible_rows(self._shared.spark, self._relation, head, where) if where else head.live_rows
 
-    def _known(self) -> HeadOfModel | None:
+    def _known(self, *, is_plan: bool = False) -> HeadOfModel | None:
+        """None: the changelog has no snapshot; in a plan also for a sync that never ran and whose changelog has no table yet."""
         if self._changelog.unique_id in self._shared.known:
             return self._shared.known[self._changelog.unique_id]
-        head = self._shared.head(self._relation)
-        return HeadOfModel.of(head) if head else None
-
-    def _known_to_plan(self) -> HeadOfModel | None:
-        """As `_known`; None also for a sync that never ran and whose changelog has no table yet."""
         try:
-            return self._known()
+            head = self._shared.head(self._relation)
         except ReverseEtlError:
-            if self.state.fence:
+            if self.state.fence or not is_plan:
                 raise
             return None
+        return HeadOfModel.of(head) if head else None
 
     def _head(self, snapshot: int | None = None) -> Head:
         """What is to be delivered: the newest snapshot, or one before it."""

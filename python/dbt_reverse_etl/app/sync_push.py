@@ -235,7 +235,7 @@ class SyncPush(OneSync):
 
     def plan(self, rows: int) -> Report:
         """The pending rows by operation, a sample of their keys, and what would block a push of them."""
-        known = self._known_to_plan()
+        known = self._known(is_plan=True)
         if known is None:
             return self._without_snapshot("planned")
         requests = self._requests(known.changelog)
