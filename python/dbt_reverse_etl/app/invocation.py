@@ -47,20 +47,14 @@ class Due:
     plan: list[ResolvedSync]
 
 
-def asked_of(
-    invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str
-) -> tuple[list[Sync], list[Sync]]:
-    """The syncs to push and to plan; where the switch says `plan`, nothing is pushed."""
+def due(invocation: Invocation, configuration: Configuration, selectors: Sequence[str], switch: str) -> Due:
+    """The syncs to push and to plan; where the switch says `plan`, nothing is pushed. Raises ConfigurationError: one of their variables is not set."""
     chosen = {sync.unique_id for sync in select(configuration.syncs, selectors)}
     push, plan = ([sync for sync in some if sync.unique_id in chosen] for some in (invocation.push, invocation.plan))
-    return ([], push + plan) if switch == PLAN else (push, plan)
-
-
-def due(asked_for: tuple[list[Sync], list[Sync]], configuration: Configuration) -> Due:
-    """The same with their destinations; there are none where the target says `plan`."""
-    resolved = {one.sync.unique_id: one for one in configuration.resolved}
-    push, plan = ([resolved[sync.unique_id] for sync in some if sync.unique_id in resolved] for some in asked_for)
-    return Due(push, plan)
+    if switch == PLAN:
+        push, plan = [], push + plan
+    configuration.refuse_unset(push, plan)
+    return Due(resolved_of(configuration.resolved, push), resolved_of(configuration.resolved, plan))
 
 
 def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
@@ -89,9 +83,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     if ask not in (Ask.PUSH, Ask.RETRY):
         captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
         _say_excluded([sync for sync in invocation.excluded if sync.changelog.unique_id in captured], display.say)
-    asked_for = asked_of(invocation, configuration, selectors, project.switch)
-    configuration.refuse_unset(*asked_for)
-    wanted = due(asked_for, configuration)
+    wanted = due(invocation, configuration, selectors, project.switch)
     # A queue brings artifacts by which nothing is due, and must not start Spark for nothing.
     is_told = wanted.push or wanted.plan or invocation.failed_tests or invocation.passed_tests
     if ask.is_from_artifacts and not is_told:
@@ -195,15 +187,14 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
         return []
     if _is_plan_only(configuration, invocation, project.target, display.say):
         return []
-    asked_for = asked_of(invocation, configuration, (), project.switch)
-    configuration.refuse_unset(*asked_for)
+    wanted = due(invocation, configuration, (), project.switch)
     ledger = open_ledger(spark, syncs)
     overview = overview_of(ledger, configuration.resolved)
     if "tests" in syncs:  # an older dbt package hands over none
         overview = replace(overview, failing=without_removed(overview.failing, {"nodes": syncs["tests"]}))
     asked_with = {"invocation_id": invocation.invocation_id, "overrides": overrides_of(configuration, project.env)}
     pusher = pusher_of(spark, ledger, overview, configuration, project, **asked_with)
-    return _carried_out(due(asked_for, configuration), pusher, overview, configuration, project, display)
+    return _carried_out(wanted, pusher, overview, configuration, project, display)
 
 
 def _carried_out(  # noqa: PLR0913, PLR0917  (each is a fact of the command)
