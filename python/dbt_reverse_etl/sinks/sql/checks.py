@@ -142,7 +142,8 @@ def _field_problem(field: pa.Field, table: Table, name: Name, task: SinkTask, di
     if wrong or dialect.kind(field.type).fits(column, field.type):
         return wrong
     found = f"column {column.name} of type {column.declared or column.kind or 'none'}, which changes values of type {field.type}"
-    expected = f"a column of type {dialect.column_type(field.type)}"
+    kind, *_ = dialect.column_type(field.type).split(" CHARACTER SET ")  # another one does as well
+    expected = f"a column of type {kind}"
     return found, expected, "change the column, or cast in the model"
 
 
