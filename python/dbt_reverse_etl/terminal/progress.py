@@ -62,8 +62,9 @@ class Look:
     @property
     def left(self) -> float | None:
         """Seconds until the end at that rate; None where it is not known."""
-        rest, rate = None if self.planned is None else max(0, self.planned - self.done), self.rate
-        return rest / rate if rest is not None and rate > 0 else None
+        if self.planned is None or self.rate <= 0:
+            return None
+        return max(0, self.planned - self.done) / self.rate
 
     @property
     def ids(self) -> dict[str, Any]:
