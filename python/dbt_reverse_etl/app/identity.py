@@ -148,7 +148,7 @@ def left_elsewhere(resolved: ResolvedSync, overview: Overview, state: State, *, 
     if state.position or state.fence > 1 or state.status == "forget":
         return ""
     own = id_of(resolved)
-    if any(name == resolved.sync.name and one != own for one, name in overview.names.items()):
+    if any(run.sync == resolved.sync.name and one != own for one, run in overview.started.items()):
         moved = "it had another destination, object or project before; the rows delivered there stay there"
         if resolved.destination.type != _MAY_BE_UPGRADED or getattr(resolved.destination.settings, "identity", None):
             return moved

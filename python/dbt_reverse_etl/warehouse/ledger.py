@@ -192,7 +192,6 @@ class DeltaLedger:
         facts = self._facts([(sync_id, row.fence) for sync_id, row in asked.items()])
         return Overview(
             {sync_id: fold(found) for sync_id, found in facts.items()},
-            {sync_id: row.sync for sync_id, row in asked.items()},
             _requests(rows),
             {sync_id: fact for sync_id, found in facts.items() for fact in found if isinstance(fact, RunStarted)},
             {row.sync: tuple(json.loads(row.body)) for row in rows if row.fact == TESTS},

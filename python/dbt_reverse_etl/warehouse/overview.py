@@ -91,7 +91,6 @@ class Overview:
 
     Attributes:
         states: by sync id: of every sync of these names; and of all others, if a configured one has no run yet.
-        names: sync id -> the name of its newest run.
         requests: by name, also others, oldest first, that no run has carried out.
         started: the first fact of the newest run, by sync id.
         failing: tests that have failed and not passed since, by the relation of their changelog.
@@ -102,7 +101,6 @@ class Overview:
     """
 
     states: dict[str, State] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
     started: dict[str, RunStarted] = field(default_factory=dict)
     failing: dict[str, tuple[str, ...]] = field(default_factory=dict)

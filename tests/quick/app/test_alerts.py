@@ -176,7 +176,7 @@ class Office:
         started = [fact for fact in self.desk.ledger.facts if isinstance(fact, RunStarted)][-1:]
         runs = {"s": started[0]} if started else {}
         about = {"started": runs, "refusals": dict(self.refusals), "heard": dict(self.told)}
-        return Overview({"s": self.desk.state()}, dict.fromkeys(runs, "crm"), **about)
+        return Overview({"s": self.desk.state()}, **about)
 
     def _report(self, status: str, code: ExitCode, here: Standing, counts: Counts = NO_COUNTS) -> Report:
         where = {"sync_id": "s", "fence": self.desk.state().fence}

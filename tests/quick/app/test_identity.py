@@ -49,7 +49,6 @@ class Ledger:
     def overview(self, *configured: Written) -> Overview:
         return Overview(
             {one: kept.state for one, kept in self.kept.items()},
-            {one: kept.started.sync for one, kept in self.kept.items()},
             started={one: kept.started for one, kept in self.kept.items()},
             configured=frozenset(id_of(written.resolved) for written in configured),
             aliases=self.aliases,

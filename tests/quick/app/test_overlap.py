@@ -171,7 +171,7 @@ def test_only_the_jobs_of_the_push_are_cancelled() -> None:
     pusher: Any = SimpleNamespace(spark=spark, policy=policy, interrupt=interrupt, push=push)
     syncs: Any = ["first", "second"]
     with pytest.raises(ValueError, match="console"):
-        push_all(pusher, syncs, Overview({}, {}, {}, {}), tell, lambda: None)
+        push_all(pusher, syncs, Overview(), tell, lambda: None)
     assert marked.keys() <= {"sync-0", "sync-1"}
     assert set(marked.values()) == set(cancelled)
     assert len(cancelled) == 1

@@ -39,7 +39,7 @@ def overview(invocation_id: str, status: str, *left: Undelivered, claims: tuple[
     """Sync `a` was last pushed by this invocation, and ended so."""
     started = RunStarted(id_of(A), 1, "r", NOW, 5, "", {}, (), (), (), NOW, "me", invocation_id=invocation_id)
     state = State(fence=1, status=status, undelivered={row.key: row for row in left}, claims=claims)
-    return Overview({id_of(A): state}, {id_of(A): "a"}, {}, {id_of(A): started})
+    return Overview({id_of(A): state}, started={id_of(A): started})
 
 
 def row(outcome: str) -> Undelivered:

@@ -40,16 +40,11 @@ def ledger_of(
     before: Iterable[ResolvedSync], now: Iterable[ResolvedSync], *asked: str, project: str = "shop"
 ) -> Overview:
     """`before` was pushed; `asked` says `resync contacts` or `resync contacts x`, with the object, in this order."""
-    states, names, started, aliases = (
-        dict[str, State](),
-        dict[str, str](),
-        dict[str, RunStarted](),
-        dict[str, set[str]](),
-    )
+    states, started, aliases = dict[str, State](), dict[str, RunStarted](), dict[str, set[str]]()
     for one in before:
         own, exposure = id_of(one), one.sync.position_of
         states |= at(one, 5).states
-        names[own], aliases[own] = one.sync.name, {one.sync.name}
+        aliases[own] = {one.sync.name}
         started[own] = RunStarted(
             own, 1, "r", NOW, 5, "s", {}, (), (), (), NOW, "o", sync=one.sync.name, exposure=exposure
         )
@@ -69,7 +64,7 @@ def ledger_of(
             )
         )
     configured = frozenset(map(id_of, now))
-    return Overview(states, names, requests, started, configured=configured, aliases=aliases)
+    return Overview(states, requests, started, configured=configured, aliases=aliases)
 
 
 @pytest.fixture

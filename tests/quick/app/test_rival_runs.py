@@ -69,7 +69,7 @@ def began(positions: Sequence[Range], *facts: Fact, owner: str = "elsewhere:1") 
     run = RunStarted(SYNC, 1, "r", NOW, head, SPEC, SPECS, tuple(positions), (), changelog="uuid", **stated)
     ledger = Ledger()
     ledger.append(run)
-    overview = Overview({SYNC: ledger.read(SYNC)}, {SYNC: "a"}, started={SYNC: run})
+    overview = Overview({SYNC: ledger.read(SYNC)}, started={SYNC: run})
     ledger.append(*facts)
     return overview, ledger
 

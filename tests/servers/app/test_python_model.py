@@ -65,7 +65,7 @@ def test_a_failed_test_that_was_removed_blocks_no_push_of_a_python_model(
 
     def blocking(**handed_over: object) -> list[str]:
         def overview(*_: object) -> Overview:
-            return Overview({}, {}, failing={"main.shop.log": failing})
+            return Overview(failing={"main.shop.log": failing})
 
         def carried_out(_: object, __: object, overview: Overview, *___: object) -> list[Any]:
             return [*overview.failing["main.shop.log"]]

@@ -424,7 +424,7 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
     assert len(rows) == 2 + 3 + 1 + 1, "two syncs, three requests, a refusal, the tests of a model"
     found = ledger.overview(["crm", "model.x.people"], {"a1", "b2"})
     assert {sync_id: state.head for sync_id, state in found.states.items()} == {"a1": 40, "b2": 40}
-    assert found.names == {"a1": "crm", "b2": "crm"}
+    assert {sync_id: run.sync for sync_id, run in found.started.items()} == {"a1": "crm", "b2": "crm"}
     assert found.aliases == {"a1": {"people", "crm"}, "b2": {"people", "crm"}}
     assert [one.id for one in found.requests["crm"]] == [sooner, later]
     assert found.refusals["crm"].message == "after 4"
