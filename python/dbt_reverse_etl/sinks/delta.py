@@ -52,7 +52,7 @@ class DeltaSettings(Settings):
     """What profiles.yml says: either a schema of Spark's catalogs or a path.
 
     Attributes:
-        schema_name: `schema` or `catalog.schema`; an object is a table in it. Either this or `path`.
+        schema_name: `schema` or `catalog.schema`, which must be there; an object is a table in it. Either this or `path`.
         path: a folder such as `s3://bucket/lake`; an object is a folder in it.
         create_object: create a missing table.
         on_new_column: the table lacks a mapped column: fail, or add it.
