@@ -11,7 +11,7 @@
 {%- set keys, shown = {}, {} -%}
 {%- for name in ([on] if on is string else on) -%}{%- do keys.update({name: on[name] if on is mapping else name}) -%}{%- endfor -%}
 {%- for name in ([columns] if columns is string else columns or []) -%}{%- do shown.update({name: columns[name] if columns is mapping else name}) -%}{%- endfor -%}
-{%- set added = shown.values() | list or [valid_from, valid_to] + (reverse_etl._shown_versions(dimension, keys) if facts is not string else []) -%}
+{%- set added = shown.values() | list or [valid_from, valid_to] -%}
 {%- do reverse_etl._refuse_taken('point_in_time_join', facts, none, added, 'pass columns={column of the dimension: another name}') -%}
 (
     select
@@ -41,20 +41,6 @@
         where _reverse_etl_fact is not null
     )
 )
-{%- endmacro %}
-
-
-{#
-  The columns of a dimension but its key; none where it may not be there yet: these commands only compile, and dbt writes an ephemeral model in at the end.
-  A text that is no view of this package may name a CTE of the model.
-#}
-{% macro _shown_versions(dimension, keys) -%}
-    {%- set names = [] -%}
-    {%- set is_known = '_reverse_etl_' in dimension if dimension is string else '__dbt__cte__' not in dimension | string -%}
-    {%- if is_known and execute is defined and execute and flags.WHICH not in ('compile', 'generate') -%}
-        {%- for column in reverse_etl._described_columns(dimension, none) if column.name | lower not in keys.values() | map('lower') | list -%}{%- do names.append(column.name) -%}{%- endfor -%}
-    {%- endif -%}
-    {{- return(names) -}}
 {%- endmacro %}
 
 

@@ -82,8 +82,11 @@ def without_texts(text: str) -> str:
 
 def quoted_texts(text: str) -> list[str]:
     """The quoted texts, without their quotes and without what a backslash escapes, which a plan shows otherwise."""
-    texts = [token["quoted"].lstrip("rR")[1:-1] for token in _TOKEN.finditer(text) if token["quoted"]]
-    return [part for one in texts for part in re.split(r"\\.", one, flags=re.DOTALL)]
+    found: list[str] = []
+    for quoted in filter(None, (token["quoted"] for token in _TOKEN.finditer(text))):
+        bare = quoted.lstrip("rR")[1:-1]
+        found += [bare] if quoted[0] in "rR" else re.split(r"\\.", bare, flags=re.DOTALL)
+    return found
 
 
 def calls_session(bare: str) -> bool:

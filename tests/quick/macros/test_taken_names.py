@@ -65,41 +65,12 @@ def test_a_column_that_scd3_adds_is_refused() -> None:
 
 
 def test_a_column_of_facts_that_the_version_has_is_refused() -> None:
-    made = macros("id", "at", "plan", "valid_to", flags=SimpleNamespace(WHICH="compile"))
+    made = macros("id", "at", "plan", "valid_to")
     join = {"facts": PEOPLE, "dimension": "(select 1)", "on": "id", "at": "at"}
     for columns, name in [(None, "valid_to"), (["plan"], "plan"), ({"size": "Plan"}, "plan")]:
         with pytest.raises(CompilationError, match=f"found a column {name} beside .* Next: pass columns="):
             made.point_in_time_join(**join, columns=columns)
     assert made.point_in_time_join(**join, columns={"plan": "plan_then"})
-
-
-def test_a_column_of_facts_that_the_whole_version_has_is_refused_where_tables_are_there() -> None:
-    sides = {"describe table": ["id", "at", "Size"], "describe query": ["ID", "size", "valid_from", "valid_to"]}
-    join = {"facts": Relation("facts"), "on": "id", "at": "at"}
-
-    def joined(command: str, dimension: str | Relation) -> list[str]:
-        made = Macros(
-            lambda sql: [{"name": name, "type": "int"} for name in sides[" ".join(sql.split()[:2])]],
-            load_cached_relation=lambda one: one,
-            flags=SimpleNamespace(WHICH=command),
-        )
-        made.point_in_time_join(**join, dimension=dimension)
-        return made.run
-
-    with pytest.raises(
-        CompilationError, match=r"found a column size beside .* Next: pass columns=\{column of the dimen"
-    ):
-        joined("run", Relation("sizes"))
-    not_asked = [
-        ("compile", Relation("sizes")),
-        ("generate", Relation("sizes")),
-        ("run", Relation("__dbt__cte__sizes")),
-    ]
-    for command, dimension in [*not_asked, ("run", "cte_of_the_model")]:
-        assert joined(command, dimension) == ["describe table facts"]
-    sides["describe table"].remove("Size")
-    assert joined("run", "(select _reverse_etl_from)")[0] == "describe query select * from (select _reverse_etl_from)"
-    assert joined("run", Relation("sizes")) == ["describe query select * from sizes", "describe table facts"]
 
 
 def test_except_diff_takes_the_columns_of_what_is_listed_or_what_the_adapter_finds_and_refuses_what_is_not_there() -> (

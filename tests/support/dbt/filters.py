@@ -40,7 +40,7 @@ _GOOD = (
     "info.`user(x)` = 1",
     "name = 'now (urgent)' or `User (ID)` is not null and `now(utc)` is null",
     "name = 'now' or `User (ID)` = 1 and upper(name) in ('today', 'tomorrow')",
-    r"name = 'it\'s now()' or name = 'a\\now()' or name = r'\d now()' or name = 'a''now()'",
+    r"name = 'it\'s now()' or name = 'a\\now()' or name = r'\d now()' or name = 'a''now()' or name = r'\now()'",
     "true",
 )
 _BY_ITSELF = (
