@@ -78,7 +78,7 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     overrides = overrides_of(configuration, project.env)
     if not configuration.syncs or project.switch == OFF:
         return []
-    if _is_plan_only(configuration, invocation, project.target, display.say):
+    if _says_plan_only(configuration, invocation, project.target, display.say):
         return []
     if ask not in (Ask.PUSH, Ask.RETRY):
         captured = {model for model, result in invocation.changelogs.items() if result.status == "success"}
@@ -91,9 +91,13 @@ def after_dbt(  # noqa: PLR0913  (each is a fact of the command)
     spark = connect()
     ledger = open_ledger(spark, manifest)
     overview = _with_tests(overview_of(ledger, configuration.resolved), ledger, invocation, manifest)
-    asked_with: dict[str, Any] = {"policy": Policy(retry_now=ask is Ask.RETRY), "overrides": overrides}
-    asked_with |= {"invocation_id": invocation.invocation_id, "known": _known(invocation)}
-    pusher = pusher_of(spark, ledger, overview, configuration, project, **asked_with)
+    pusher = replace(
+        pusher_of(spark, ledger, overview, configuration, project),
+        policy=Policy(retry_now=ask is Ask.RETRY),
+        overrides=overrides,
+        invocation_id=invocation.invocation_id,
+        known=_known(invocation),
+    )
     named = select(configuration.syncs, selectors)
     chosen = pushed_by(ask, invocation, resolved_of(configuration.resolved, named))
     wanted = _wanted(ask, wanted, chosen, overview, pusher)
@@ -185,15 +189,15 @@ def after_models(project: Project, syncs: Mapping[str, Any], spark: SparkSession
     _say_excluded(excluded, display.say)
     if not chosen:
         return []
-    if _is_plan_only(configuration, invocation, project.target, display.say):
+    if _says_plan_only(configuration, invocation, project.target, display.say):
         return []
     wanted = due(invocation, configuration, (), project.switch)
     ledger = open_ledger(spark, syncs)
     overview = overview_of(ledger, configuration.resolved)
     if "tests" in syncs:  # an older dbt package hands over none
         overview = replace(overview, failing=without_removed(overview.failing, {"nodes": syncs["tests"]}))
-    asked_with = {"invocation_id": invocation.invocation_id, "overrides": overrides_of(configuration, project.env)}
-    pusher = pusher_of(spark, ledger, overview, configuration, project, **asked_with)
+    pusher = pusher_of(spark, ledger, overview, configuration, project)
+    pusher = replace(pusher, invocation_id=invocation.invocation_id, overrides=overrides_of(configuration, project.env))
     return _carried_out(wanted, pusher, overview, configuration, project, display)
 
 
@@ -294,16 +298,11 @@ def _formers(syncs: Iterable[ResolvedSync], present: Collection[str]) -> dict[st
 
 
 def pusher_of(
-    spark: SparkSession,
-    ledger: DeltaLedger,
-    overview: Overview,
-    configuration: Configuration,
-    project: Project,
-    **more: Any,
+    spark: SparkSession, ledger: DeltaLedger, overview: Overview, configuration: Configuration, project: Project
 ) -> Pusher:
     """What pushes the syncs of a project."""
-    more |= {"resolved": configuration.resolved, "reached": overview.reached, "project_dir": project.folder}
-    return Pusher(spark, ledger, **more)
+    resolved, reached = configuration.resolved, overview.reached
+    return Pusher(spark, ledger, resolved=resolved, reached=reached, project_dir=project.folder)
 
 
 @apart
@@ -358,7 +357,7 @@ def without_removed(failing: Mapping[str, Sequence[str]], manifest: Mapping[str,
     return {relation: tuple(filter(is_there, tests)) for relation, tests in failing.items()}
 
 
-def _is_plan_only(configuration: Configuration, invocation: Invocation, target: str, say: Say) -> bool:
+def _says_plan_only(configuration: Configuration, invocation: Invocation, target: str, say: Say) -> bool:
     """Whether nothing may be sent; what was due is named."""
     is_so = isinstance(configuration.destinations, PlanOnly)
     if is_so and invocation.push:

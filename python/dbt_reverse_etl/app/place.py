@@ -151,8 +151,8 @@ class Opened:
         spark = self._place.session(self.target)()
         self._ledger = open_ledger(spark, self.manifest)
         self.overview = self.overview_now()
-        known = self.overview, self._configuration, self._project
-        self.pusher = pusher_of(spark, self._ledger, *known, overrides=self._overrides)
+        pusher = pusher_of(spark, self._ledger, self.overview, self._configuration, self._project)
+        self.pusher = replace(pusher, overrides=self._overrides)
         return self
 
     def overview_now(self) -> Any:

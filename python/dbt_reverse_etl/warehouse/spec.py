@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -71,7 +71,7 @@ class Spec:
     @property
     def text(self) -> str:
         always = ("fields", "where", "mode", "given")
-        return json.dumps({name: value for name, value in asdict(self).items() if value or name in always})
+        return json.dumps({name: value for name, value in vars(self).items() if value or name in always})
 
     @property
     def projection(self) -> dict[str, Any]:
