@@ -30,7 +30,7 @@ def write_out(option: str, file: Path, text: str) -> None:
     """Write it whole, or leave the former one. Raises ReverseEtlError."""
     try:
         if file == Path("/dev/stdout"):
-            click.echo(text.encode(), nl=False)  # where the other lines of the command go
+            click.echo(text.encode(), nl=not text.endswith("\n"))  # where the other lines of the command go
         elif _is_stream(file):
             with file.open("a", encoding="utf-8") as opened:
                 opened.write(text)
