@@ -27,8 +27,6 @@ import pyarrow.types as pt
 
 from dbt_reverse_etl.values.arrow import is_bytes, is_text
 
-DELETED_AT = "_sdc_deleted_at"
-_INSTANT = pa.timestamp("us", "UTC")
 _LINES_AT_ONCE = 1_000
 
 
@@ -40,11 +38,6 @@ def schema_message(stream: str, fields: pa.Schema, key: Sequence[str]) -> bytes:
     }
     schema = {"type": "object", "properties": properties}
     return _line({"type": "SCHEMA", "stream": stream, "schema": schema, "key_properties": list(key)})
-
-
-def with_deletes(fields: pa.Schema) -> pa.Schema:
-    """The fields and the time of deletion."""
-    return fields.append(pa.field(DELETED_AT, _INSTANT))
 
 
 def record_messages(stream: str, records: Sequence[bytes]) -> Iterator[bytes]:

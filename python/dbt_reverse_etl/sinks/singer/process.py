@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -76,10 +76,6 @@ def run(program: Program, messages: Iterable[bytes]) -> Ended:
             with suppress(OSError):
                 line.send(b"T")
             talk.until(monotonic() + GRACE)
-    return _ended(talk, in_time=in_time)
-
-
-def _ended(talk: _Talk, *, in_time: bool) -> Ended:
     kind, _, number = talk.answer.decode().partition(" ")
     if kind == "error":
         raise NotStartedError(os.strerror(int(number)))
@@ -159,9 +155,9 @@ class _Talk:
         self._drained_by = inf
         os.set_blocking(guard.stdin.fileno(), False)
         self._selector = selectors.DefaultSelector()
-        self._listen(guard.stdin, selectors.EVENT_WRITE, self._write)
-        self._listen(guard.stdout, selectors.EVENT_READ, self._read)
-        self._listen(line, selectors.EVENT_READ, self._take_answer)
+        self._selector.register(guard.stdin, selectors.EVENT_WRITE, self._write)
+        self._selector.register(guard.stdout, selectors.EVENT_READ, self._read)
+        self._selector.register(line, selectors.EVENT_READ, self._take_answer)
 
     @property
     def last_line(self) -> bytes:
@@ -181,9 +177,6 @@ class _Talk:
         self._selector.close()
         for pipe in self._pipes:
             pipe.close()
-
-    def _listen(self, file: IO[bytes] | socket.socket, event: int, then: Callable[[], None]) -> None:
-        self._selector.register(file, event, then)
 
     def _is_on(self, file: IO[bytes] | socket.socket) -> bool:
         return file in self._selector.get_map()

@@ -26,19 +26,13 @@ from dbt_reverse_etl.base.errors import DestinationError, Problem, raise_if_any
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, Rights, Sink, SinkTask, options_of
 from dbt_reverse_etl.sinks.refusals import nan_keys, null_keys, refused_deletes, unmapped_key
-from dbt_reverse_etl.sinks.singer.messages import (
-    DELETED_AT,
-    record_messages,
-    says,
-    schema_message,
-    state_message,
-    with_deletes,
-)
+from dbt_reverse_etl.sinks.singer.messages import record_messages, says, schema_message, state_message
 from dbt_reverse_etl.sinks.singer.process import Ended, NotStartedError, Program, run
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
 from dbt_reverse_etl.values.encoding import encode_rows
 
 _PROBE = "probe"
+_DELETED_AT, _INSTANT = "_sdc_deleted_at", pa.timestamp("us", "UTC")
 _METADATA = "add_record_metadata"  # with false, targets of the Meltano SDK drop every column `_sdc_*`
 
 
@@ -67,8 +61,7 @@ class SingerSink(Sink):
 
     def validate(self, task: SinkTask) -> None:
         """Refuse keys that are not mapped, deletes that no target would get, and names that targets use or fold."""
-        problems = [*unmapped_key(task), *self._delete_problems(task), *_field_problems(task)]
-        raise_if_any(problems)
+        raise_if_any([*unmapped_key(task), *self._delete_problems(task), *_field_problems(task)])
 
     def check(self) -> None:
         """Look for the program and a place for its log; nothing is started or made."""
@@ -143,10 +136,9 @@ class SingerSink(Sink):
         refused = null_keys(table, task.key) | nan_keys(table, task.key, as_null=options.nan == "null")
         refused |= refused_deletes(rows, task.mode)
         if task.mode is Mode.MIRROR:
-            kind = _fields(task).field(DELETED_AT).type
             is_delete = pc.equal(rows.column(OPERATION), "delete")
-            when = pc.if_else(is_delete, pa.scalar(self._now, kind), pa.scalar(None, kind))
-            table = table.append_column(DELETED_AT, when)
+            when = pc.if_else(is_delete, pa.scalar(self._now, _INSTANT), pa.scalar(None, _INSTANT))
+            table = table.append_column(_DELETED_AT, when)
         encoded = encode_rows(table, nan=options.nan)
         refused = encoded.rejected | refused
         kept = {row: record for row, record in enumerate(encoded.rows) if record is not None and row not in refused}
@@ -161,7 +153,7 @@ class SingerSink(Sink):
             next_step = "set mode: mirror, or remove options.deletes"
             return [Problem(f"{where}: options.deletes", f"mode {task.mode.value}", "mode mirror", next_step)]
         if deletes is not None and self._settings.config.get_secret_value().get(_METADATA) is False:
-            found = f"config.{_METADATA}: false, with which a target drops {DELETED_AT}"
+            found = f"config.{_METADATA}: false, with which a target drops {_DELETED_AT}"
             return [Problem(f"{where}: options.deletes", found, "true", f"set config.{_METADATA} to true")]
         return []
 
@@ -169,9 +161,8 @@ class SingerSink(Sink):
         settings = self._settings
         environment = settings.environment
         first, *arguments = settings.command
-        found = None
-        if os.sep not in first or Path(first).is_absolute():
-            found = shutil.which(first, path=environment.get("PATH", os.defpath))
+        is_relative = os.sep in first and not Path(first).is_absolute()
+        found = None if is_relative else shutil.which(first, path=environment.get("PATH", os.defpath))
         if found is None:
             expected = "a program on PATH, or an absolute path"
             next_step = f"install it in an environment of its own, e.g. pipx install {settings.name}"
@@ -193,7 +184,8 @@ def _is_writable(file: Path) -> bool:
 
 
 def _fields(task: SinkTask) -> pa.Schema:
-    return with_deletes(task.schema) if task.mode is Mode.MIRROR else task.schema
+    """The fields, and in mode mirror the time of deletion."""
+    return task.schema.append(pa.field(_DELETED_AT, _INSTANT)) if task.mode is Mode.MIRROR else task.schema
 
 
 def _field_problems(task: SinkTask) -> list[Problem]:
