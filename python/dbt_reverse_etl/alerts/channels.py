@@ -15,7 +15,6 @@ from html import escape
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import orjson
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
@@ -28,7 +27,7 @@ from dbt_reverse_etl.config.profiles import BLOCK, read_alerts
 from dbt_reverse_etl.config.rendering import render_lazily
 from dbt_reverse_etl.config.validation import Place, described, mapping_of, secret_names, validate
 from dbt_reverse_etl.sinks.base import Settings
-from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host
+from dbt_reverse_etl.sinks.hosts import is_loopback, is_metadata_host, leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.http.answer import Answer, Failure, loaded, shows_page
 from dbt_reverse_etl.sinks.http.json_path import find
 from dbt_reverse_etl.sinks.http.settings import SecretHeader
@@ -54,16 +53,10 @@ def _safe_url(url: SecretStr) -> SecretStr:
             "found a character that no URL has; expected printable ASCII without blanks; "
             "next: look for a blank or a line break in url, or at the end of its variable; percent-encode other letters"
         )
-    try:
-        parts = urlsplit(text)
-        host = parts.hostname or ""
-        port_is_valid = parts.port != 0
-    except ValueError:
-        raise ValueError("an https:// URL") from None
-    is_place = host and port_is_valid and "@" not in parts.netloc
-    if parts.scheme not in ("https", "http") or not is_place or is_metadata_host(host):
+    parts = parts_of(text)
+    if parts is None or "@" in parts.netloc or is_metadata_host(parts.hostname or ""):
         raise ValueError("an https:// URL, without a login, of a public or an internal host")
-    if parts.scheme == "http" and not is_loopback(host):
+    if leaves_unencrypted(parts):
         raise ValueError("https: http is for this machine only")
     return url
 
@@ -155,14 +148,10 @@ class Slack(_Channel):
         Raises:
             Exception: it was not taken.
         """
-        lines = [subject, *_fitting(list(map(_escaped, texts)), _LONGEST), _escaped(self.link)]
+        escaped = [escape(text, quote=False) for text in (*texts, self.link)]  # as Slack takes what is no markup
+        lines = [subject, *_fitting(escaped[:-1], _LONGEST), escaped[-1]]
         _post(self.url, {"text": "\n".join(filter(None, lines))}, {}, self._tls())
         return ""
-
-
-def _escaped(text: str) -> str:
-    """As Slack takes what is no markup."""
-    return escape(text, quote=False)
 
 
 def _fitting(texts: Sequence[str], most: int) -> list[str]:
