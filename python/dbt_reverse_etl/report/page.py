@@ -55,7 +55,9 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=_number, moment=minute, ago=_ago, duration=_duration, image=_image, when=when)
+    environment.filters.update(
+        number="{:,}".format, moment=minute, ago=_ago, duration=_duration, image=_image, when=when
+    )
     return environment
 
 
@@ -84,10 +86,6 @@ def _hash(text: str) -> str:
 def _image(svg: str) -> str:
     """An SVG as the address of an image: there the browser runs no script of it and loads nothing for it."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
 
 
 def _ago(value: datetime, now: datetime) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.base import sql
@@ -66,29 +66,27 @@ def read(
     """
     newest = asked.newest or usual_newest(len(syncs))
     statuses = {one.sync.name: pusher.status(one, overview) for one in syncs}
-    names = {status["sync_id"]: name for name, status in statuses.items()}
     shown = changelogs_shown(manifest, syncs, whole=asked.whole)
+    of_changelogs: dict[str, list[Status]] = {unique_id: [] for unique_id in shown}
+    for one in syncs:
+        of_changelogs[one.sync.changelog.unique_id].append(statuses[one.sync.name])
     snapshots = {
-        unique_id: _snapshots(pusher, changelog.relation_name, _of(unique_id, syncs, statuses), newest)
+        unique_id: _snapshots(pusher, changelog.relation_name, of_changelogs[unique_id], newest)
         for unique_id, changelog in shown.items()
     }
-    of_changelogs = {
-        unique_id: {status["sync_id"]: status["sync"] for status in _of(unique_id, syncs, statuses)}
-        for unique_id in shown
-    }
-    runs = _runs(pusher, names, newest)
-    found = [_sync(one, statuses[one.sync.name], runs, snapshots[one.sync.changelog.unique_id]) for one in syncs]
+    names = {key: {one["sync_id"]: one["sync"] for one in found} for key, found in of_changelogs.items()}
+    runs = _runs(pusher, [status["sync_id"] for status in statuses.values()], newest)
     return Report(
         project=str(manifest.get("metadata", {}).get("project_name") or "dbt"),
         target=asked.target,
         made_at=datetime.now(timezone.utc),
         version=VERSION,
-        syncs=found,
+        syncs=[_sync(one, statuses[one.sync.name], runs, snapshots[one.sync.changelog.unique_id]) for one in syncs],
         changelogs=[
             Changelog(one.name, one.key, upstream(unique_id, manifest), snapshots[unique_id][-newest:])
             for unique_id, one in shown.items()
         ],
-        keys=read_keys(pusher, list(shown.values()), of_changelogs, asked.keys, show_values=asked.show_values),
+        keys=read_keys(pusher, list(shown.values()), names, asked.keys, show_values=asked.show_values),
         shows_values=asked.show_values,
         pictures=pictures(manifest, shown),
     )
@@ -125,10 +123,6 @@ def _name(node: Mapping[str, Any], unique_id: str) -> str:
     return f"{node['source_name']}.{name}" if node.get("resource_type") == "source" else name
 
 
-def _of(unique_id: str, syncs: Iterable[ResolvedSync], statuses: Mapping[str, Status]) -> list[Status]:
-    return [statuses[one.sync.name] for one in syncs if one.sync.changelog.unique_id == unique_id]
-
-
 def _sync(
     resolved: ResolvedSync, status: Status, runs: Mapping[str, Sequence[Row]], snapshots: Sequence[Snapshot]
 ) -> Sync:
@@ -153,9 +147,12 @@ def _sync(
     )
 
 
-def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, list[Row]]:
+def _runs(pusher: Pusher, sync_ids: Sequence[str], newest: int) -> dict[str, list[Row]]:
     """The newest runs of each sync, oldest first. Of all others only the ends are read: a ledger keeps every run for good."""
-    ledger, of_syncs = pusher.ledger.relation, f"sync_id in ({_literals(names)})"
+    if not sync_ids:
+        return {}
+    ledger = pusher.ledger.relation
+    of_syncs = f"sync_id in ({', '.join(sql.render('_string', one) for one in sync_ids)})"
     numbered = f"""
         select sync_id, fence, row_number() over (partition by sync_id order by fence desc) as _n
         from {ledger} where fact = 'run_started' and {of_syncs}
@@ -173,7 +170,7 @@ def _runs(pusher: Pusher, names: Mapping[str, str], newest: int) -> dict[str, li
         order by run.fence
     """  # noqa: S608
     found: dict[str, list[Row]] = {}
-    for row in _collected(pusher.spark, query, names):
+    for row in pusher.spark.sql(query).collect():
         found.setdefault(row.sync_id, []).append(row)
     return found
 
@@ -200,11 +197,3 @@ def _snapshots(pusher: Pusher, relation: str, statuses: Sequence[Status], newest
         Snapshot(row[0], utc(row[1]), row[2], row[3], *(count or 0 for count in row[4:]))
         for row in pusher.spark.sql(query).collect()
     ]
-
-
-def _collected(spark: SparkSession, query: str, names: Mapping[str, str]) -> list[Row]:
-    return spark.sql(query).collect() if names else []
-
-
-def _literals(texts: Iterable[str]) -> str:
-    return ", ".join(sql.render("_string", text) for text in texts)
