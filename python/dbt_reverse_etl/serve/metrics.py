@@ -57,11 +57,8 @@ class Metrics(Collector):
         of_these = [run for run in position.runs.values() if run.job_id in self._jobs]
         not_pushed = [run.finished_at for run in of_these if run.state in (State.WAITING, State.OVERTAKEN)]
         age = max(0.0, time.time() - min(not_pushed)) if not_pushed else 0.0
-        oldest, text = (
-            f"{_PREFIX}_oldest_open_run_seconds",
-            "Since the oldest run that waits or was overtaken has ended",
-        )
-        yield from (runs, done, GaugeMetricFamily(oldest, text, age))
+        oldest, text = "oldest_open_run_seconds", "Since the oldest run that waits or was overtaken has ended"
+        yield from (runs, done, GaugeMetricFamily(f"{_PREFIX}_{oldest}", text, age))
 
     def page(self) -> bytes:
         """All of it, in Prometheus' text format."""

@@ -8,12 +8,8 @@ from typing import Any
 
 from dbt_reverse_etl.wide.trees import WideNode, WideTable, wide_tables
 
-_LETTER, _LINE, _PAD, _GAP = (
-    7,
-    17,
-    10,
-    14,
-)  # pixels: width of a letter, height of a line, padding of a box, space between boxes
+# Pixels: width of a letter, height of a line, padding of a box, space between boxes.
+_LETTER, _LINE, _PAD, _GAP = 7, 17, 10, 14
 _DASHES = {"left": "6 4", "inner": "none", "full": "none"}
 _WIDTHS = {"left": 1.2, "inner": 1.2, "full": 3}
 
