@@ -16,7 +16,7 @@ from dbt_reverse_etl.serve.position import Run
 from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.steps import Unfit
 from dbt_reverse_etl.serve.surroundings import Patience
-from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, results
+from tests.support.servers.cloud_api import ACCOUNT, JOB, TOKEN, CloudApi, results
 from tests.support.servers.http import Reply
 
 
@@ -29,18 +29,15 @@ def api() -> Iterator[CloudApi]:
 
 @pytest.fixture
 def cloud(api: CloudApi) -> Cloud:
-    return Cloud(settings(api).api(), lambda _: None)
+    about = {"account_id": ACCOUNT, "url": api.server.url, "token": TOKEN, "timeout": 1}
+    settings = ServeSettings.model_validate({**about, "jobs": [{"job_id": JOB, "target": "prod"}]})
+    return Cloud(settings.api(), lambda _: None)
 
 
 @pytest.fixture
 def artifacts(cloud: Cloud, tmp_path: Path) -> Artifacts:
     (tmp_path / "runs").mkdir()
     return Artifacts(cloud, tmp_path / "runs")
-
-
-def settings(api: CloudApi, **changes: object) -> ServeSettings:
-    told = {"account_id": ACCOUNT, "url": api.server.url, "token": TOKEN, "timeout": 1, "webhook_secret": SECRET}
-    return ServeSettings.model_validate({**told, "jobs": [{"job_id": JOB, "target": "prod"}], **changes})
 
 
 def fetched(artifacts: Artifacts, run_id: int = 1, newest: int | None = None) -> list[Path]:

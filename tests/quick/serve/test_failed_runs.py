@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,16 @@ from tests.support.config.manifest import manifest
 from tests.support.serve.desk import AT_ONCE, Desk, ran, sample, state
 from tests.support.servers.cloud_api import JOB, results
 from tests.support.servers.http import Reply
+
+
+def add_run_of_models(desk: Desk, run_id: int, *models: str, which: str = "run", job: int = JOB, **about: Any) -> None:
+    """A run of these models, in a project with the syncs a and b. `wrong`: settings of a; the rest are arguments of dbt."""
+    wrong, rows = about.pop("wrong", {}), {f"model.shop.{name}": "success" for name in models}
+    desk.api.add_run(run_id, {f"dbt {which} {run_id}": results(f"inv-{run_id}", which, rows, **about)}, job=job)
+    project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
+    project["exposures"]["a"]["config"]["meta"]["reverse_etl"] |= wrong
+    project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
+    desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
 
 
 class TestARunThatALaterOneHasOvertaken:
@@ -123,24 +132,19 @@ class TestARunThatFailed:
     def test_stays_one_while_later_runs_push_other_syncs_only(self, desk: Desk, code: int, ending: str) -> None:
         desk.patience = replace(AT_ONCE, push=(1, 0))
         worker = desk.worker()
-        models = {"model.shop.a": "success", "model.shop.b": "success"}
 
-        def run(run_id: int, which: str, *names: str, **args: object) -> dict[str, int]:
-            rows = {name: models[name] for name in map("model.shop.{}".format, names)}
-            desk.api.add_run(run_id, {f"dbt {which} {run_id}": results(f"inv-{run_id}", which, rows, **args)})
-            project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
-            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
-            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+        def run(run_id: int, *models: str, **args: object) -> dict[str, int]:
+            add_run_of_models(desk, run_id, *models, which="build", **args)
             desk.later(worker)
             return counts(worker.position.value, [JOB])
 
         desk.codes = [code]
-        assert run(1, "build", "a", "b")[ending] == 1
-        assert run(2, "build", "a")[ending] == 1
+        assert run(1, "a", "b")[ending] == 1
+        assert run(2, "a")[ending] == 1
         assert desk.kept() == (["1"] if ending == "failed" else [])
-        assert run(3, "build", "b", exclude=["exposure:b"])[ending] == 1, "its model alone is not enough"
+        assert run(3, "b", exclude=["exposure:b"])[ending] == 1, "its model alone is not enough"
         worker = desk.worker()
-        assert run(4, "build", "b")[ending] == 0
+        assert run(4, "b")[ending] == 0
         assert desk.kept() == []
 
     @pytest.mark.guarantee("dbt Cloud")
@@ -152,13 +156,7 @@ class TestARunThatFailed:
         worker = desk.worker(JOB, JOB + 1)
         worker.targets[JOB + 1] = target
         for run_id, job in ((1, JOB), (2, JOB + 1)):
-            model = {"model.shop.a": "success"}
-            desk.api.add_run(
-                run_id, {"dbt run": results(f"inv-{run_id}", rows=model, target=worker.targets[job])}, job=job
-            )
-            project = manifest({"a": {"destination": "crm"}})
-            project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
-            desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+            add_run_of_models(desk, run_id, "a", job=job, target=worker.targets[job])
             desk.later(worker)
         assert counts(worker.position.value, [JOB, JOB + 1])["failed"] == left
 
@@ -177,7 +175,7 @@ class TestARunThatFailed:
         desk.patience = replace(AT_ONCE, fetch=(1, 0))
         worker = desk.worker()
         desk.api.add_run(1)
-        with _unavailable(desk, "/artifacts/"):
+        with desk.answering(Reply(503), "/artifacts/"):
             desk.later(worker)
         if is_killed:  # each time before it noted with which trouble
             run = replace(worker.position.value.runs[1], state=State.WAITING, reason="", trouble=Trouble.NONE)
@@ -190,7 +188,7 @@ class TestARunThatFailed:
         desk.patience = replace(AT_ONCE, fetch=(1, 0))
         worker = desk.worker()
         desk.api.add_run(1)
-        with _unavailable(desk, "/artifacts/"):
+        with desk.answering(Reply(503), "/artifacts/"):
             desk.later(worker)
         assert state(worker, 1) == "failed"
         assert self._pushed(desk, worker, 2, "b", push_on=[]) == 0
@@ -201,7 +199,7 @@ class TestARunThatFailed:
     ) -> None:
         worker = desk.worker()
         desk.api.add_run(1, trigger={"schema_override": "try"})
-        with _unavailable(desk, "run_steps"):
+        with desk.answering(Reply(503), "run_steps"):
             desk.later(worker)
         desk.later(worker)
         assert state(worker, 1) == "failed"
@@ -209,13 +207,8 @@ class TestARunThatFailed:
 
     @staticmethod
     def _pushed(desk: Desk, worker: Worker, run_id: int, *names: str, **wrong: object) -> int:
-        """Failed runs after one that ran these models, in a project with the syncs a and b."""
-        rows = {f"model.shop.{name}": "success" for name in names}
-        desk.api.add_run(run_id, {f"dbt run {run_id}": results(f"inv-{run_id}", rows=rows)})
-        project = manifest({name: {"destination": "crm", "object": name} for name in "ab"})
-        project["exposures"]["a"]["config"]["meta"]["reverse_etl"] |= wrong
-        project["metadata"] |= {"invocation_id": f"inv-{run_id}", "project_name": "shop"}
-        desk.api.files[run_id, 2, "manifest.json"] = json.dumps(project).encode()
+        """Failed runs after one that ran these models."""
+        add_run_of_models(desk, run_id, *names, wrong=wrong)
         desk.later(worker)
         return counts(worker.position.value, [JOB])["failed"]
 
@@ -235,16 +228,6 @@ class TestARunThatFailed:
         assert desk.said("run 1 of job 345: found failed for 30 days; expected a later push of its syncs.") == ["warn"]
         assert len(desk.pushed) == 1
         assert desk.kept() == []
-
-
-@contextmanager
-def _unavailable(desk: Desk, path: str) -> Iterator[None]:
-    """The API answers 503 for paths with this text."""
-    answer = desk.api.server.default
-    assert callable(answer)
-    desk.api.server.default = lambda request: Reply(503) if path in request.path else answer(request)
-    yield
-    desk.api.server.default = answer
 
 
 class TestTheLedger:

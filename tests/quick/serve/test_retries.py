@@ -146,16 +146,15 @@ class TestWhenSomethingIsTriedAgain:
     @pytest.mark.guarantee("dbt Cloud")
     def test_after_a_limit_of_the_api_no_other_run_loses_a_try_and_what_is_fetched_is_pushed(self, desk: Desk) -> None:
         desk.patience, desk.codes = Patience(), [1]
-        worker, answer = desk.worker(), desk.api.server.default
+        worker = desk.worker()
         desk.api.add_run(1)
         worker.turn()
         for run_id in (2, 3):
             desk.api.add_run(run_id, ran(run_id))
         asked = len(desk.api.asked("run_steps"))
-        assert callable(answer)
-        desk.api.server.default = lambda request: Reply(429) if "run_steps" in request.path else answer(request)
-        desk.now += 400
-        worker.turn()
+        with desk.answering(Reply(429), "run_steps"):
+            desk.now += 400
+            worker.turn()
         assert len(desk.api.asked("run_steps")) == asked + 1
         runs = worker.position.value.runs
         assert [(runs[run_id].state.value, runs[run_id].tries) for run_id in (1, 2, 3)] == [
@@ -163,7 +162,6 @@ class TestWhenSomethingIsTriedAgain:
             ("waiting", 1),
             ("waiting", 0),
         ]
-        desk.api.server.default = answer
         desk.later(worker)
         assert [state(worker, run_id) for run_id in (2, 3)] == ["done", "done"]
 

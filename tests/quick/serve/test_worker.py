@@ -72,17 +72,14 @@ class TestARunWithoutTheTimeOfItsEnd:
     def test_is_not_given_up_while_dbt_cloud_does_not_answer_or_may_not_be_asked(
         self, desk: Desk, status: int, job: int
     ) -> None:
-        desk.api.runs[2]["finished_at"], answer = self._found_long_ago(desk), desk.api.server.default
-        assert callable(answer)
-        asked, refusal = f"job_definition_id={job}&", Reply(status, headers={"Retry-After": "1800"})
-        desk.api.server.default = lambda request: refusal if asked in request.path else answer(request)
+        desk.api.runs[2]["finished_at"] = self._found_long_ago(desk)
         worker = desk.worker(JOB + 1, JOB)
-        for _ in range(2):
-            worker.turn()
+        with desk.answering(Reply(status, headers={"Retry-After": "1800"}), f"job_definition_id={job}&"):
+            for _ in range(2):
+                worker.turn()
         assert counts(worker.position.value, [JOB])["untimed"] == 1
         assert desk.said("found untimed") == []
         assert worker.worst == 1
-        desk.api.server.default = answer
         desk.later(worker)
         assert desk.said("run 2: done") == ["info"]
 
@@ -203,19 +200,16 @@ class TestAJobThatDbtCloudDoesNotKnow:
     @pytest.mark.guarantee("dbt Cloud")
     @pytest.mark.parametrize("status", [403, 404])
     def test_is_said_and_shown_although_the_list_of_its_runs_is_only_empty(self, desk: Desk, status: int) -> None:
-        answer = desk.api.server.default
-        assert callable(answer)
-        desk.api.server.default = lambda request: Reply(status) if "/jobs/345/" in request.path else answer(request)
         worker = desk.worker()
-        worker.turn()
-        assert worker.looks.trouble == {JOB: "dbt Cloud does not know it, or the token may not read it"}
-        assert desk.said("job 345: dbt Cloud does not know it, or the token may not read it") == ["warn"]
-        assert worker.worst == 1
-        assert looked(worker) == 0
-        desk.api.add_run(1)
-        desk.later(worker)
-        assert state(worker, 1) == "done", "runs of a job that was deleted are listed"
-        desk.api.server.default = answer
+        with desk.answering(Reply(status), "/jobs/345/"):
+            worker.turn()
+            assert worker.looks.trouble == {JOB: "dbt Cloud does not know it, or the token may not read it"}
+            assert desk.said("job 345: dbt Cloud does not know it, or the token may not read it") == ["warn"]
+            assert worker.worst == 1
+            assert looked(worker) == 0
+            desk.api.add_run(1)
+            desk.later(worker)
+            assert state(worker, 1) == "done", "runs of a job that was deleted are listed"
         desk.later(worker)
         assert worker.looks.trouble == {}
         assert looked(worker) > 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from dbt_reverse_etl.serve.settings import ServeSettings
 from dbt_reverse_etl.serve.surroundings import Patience, Surroundings
 from dbt_reverse_etl.serve.worker import Worker
 from tests.support.servers.cloud_api import ACCOUNT, JOB, SECRET, TOKEN, CloudApi, results
+from tests.support.servers.http import Reply
 
 AT_ONCE = Patience(first=0, most=0, fetch=(3, 0), push=(3, 0), busy=(3, 0))
 
@@ -54,6 +56,15 @@ class Desk:
         """Its next turn, when every wait is over."""
         self.now += 4000
         worker.turn()
+
+    @contextmanager
+    def answering(self, reply: Reply, text: str) -> Iterator[None]:
+        """The API gives this reply for paths with this text."""
+        answer = self.api.server.default
+        assert callable(answer)
+        self.api.server.default = lambda request: reply if text in request.path else answer(request)
+        yield
+        self.api.server.default = answer
 
     def _push(self, arguments: Sequence[str], seconds: float = 0) -> int:
         self.pushed.append(arguments)
