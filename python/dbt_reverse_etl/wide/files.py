@@ -67,20 +67,16 @@ def write(folder: Path, models: Sequence[ChainModel], chains: Collection[str]) -
     """
     properties = folder / PROPERTIES
     texts = {folder / f"{model.name}.sql": _marked("--", model.sql + "\n") for model in models}
-    raise_if_any([_changed(path) for path in [*texts, properties] if path.exists() and _generated(path) is None])
+    changed = [path for path in [*texts, properties] if path.exists() and _generated(path) is None]
+    found, expected = "a file that was not generated, or was changed since", "nothing, or what was generated"
+    next_step = "move it away, or delete it to have it generated"
+    raise_if_any([Problem(str(path), found, expected, next_step) for path in changed])
     texts[properties] = _marked("#", _properties(folder, models))
     written = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     folder.mkdir(parents=True, exist_ok=True)
     for path in written:
         path.write_text(texts[path], encoding="utf-8")
     return Written(written, list(_unneeded(folder, chains)))
-
-
-def _changed(path: Path) -> Problem:
-    found = "a file that was not generated, or was changed since"
-    return Problem(
-        str(path), found, "nothing, or what was generated", "move it away, or delete it to have it generated"
-    )
 
 
 def _marked(sign: str, text: str) -> str:

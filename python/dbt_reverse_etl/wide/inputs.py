@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import Problem, mistake, raise_if_any
 from dbt_reverse_etl.base.sql import value_of
 from dbt_reverse_etl.wide.trees import declared
 
@@ -52,11 +52,11 @@ class Inputs:
         if several := [one for one in known if one and _name(one) in wanted and one is not self._known[_name(one)]]:
             expected = "one thing of each name among those that the model depends on"
             found = ", ".join(f"another {_name(one)}" for one in several)
-            raise ConfigurationError(Problem(where, found, expected, "read it through a model of another name"))
+            raise mistake(where, found, expected, "read it through a model of another name")
         if tables:
             expected = f"tables on which the model depends ({', '.join(sorted(self._known)) or 'none'})"
             lines = str(value_of("_dependency_lines", tables)).strip()
-            raise ConfigurationError(Problem(where, ", ".join(tables), expected, f"correct them, or add: {lines}"))
+            raise mistake(where, ", ".join(tables), expected, f"correct them, or add: {lines}")
 
     def relation(self, table: str) -> str:
         """What stands behind `from`, in Jinja: of a changelog the rows as they are."""
@@ -132,7 +132,7 @@ class Inputs:
             where = f"{model.get('original_file_path', 'manifest.json')}: {self.model}"
             found = f"the chain {self.model}_chain, which {' and '.join(others)} would write too"
             expected = "a chain of its own for each model with a declared wide table"
-            raise ConfigurationError(Problem(where, found, expected, "rename one of the models"))
+            raise mistake(where, found, expected, "rename one of the models")
 
     def _call(self, node: Node) -> str:
         if node["resource_type"] == "source":

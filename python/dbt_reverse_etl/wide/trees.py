@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem, raise_if_any
+from dbt_reverse_etl.base.errors import Problem, mistake, raise_if_any
 from dbt_reverse_etl.base.sql import value_of
 
 
@@ -34,11 +34,6 @@ class WideNode:
     shows: tuple[str, ...]
     where: str | None
 
-    @property
-    def condition(self) -> str:
-        """Its join in words of SQL."""
-        return " and ".join(f"{self.name}.{own} = {self.parent}.{theirs}" for own, theirs in self.pairs)
-
 
 @dataclass(frozen=True)
 class WideTable:
@@ -53,8 +48,8 @@ class WideTable:
     key: tuple[str, ...]
     nodes: tuple[WideNode, ...]
 
-    def children(self, name: str | None) -> list[WideNode]:
-        """The nodes that join this one; of None: the root."""
+    def children(self, name: str) -> list[WideNode]:
+        """The nodes that join this one."""
         return [node for node in self.nodes if node.parent == name]
 
 
@@ -83,11 +78,11 @@ def declared_plan(manifest: Mapping[str, Any], model: str) -> tuple[Mapping[str,
     found = [name for name, node in known.items() if model in _names(node)]
     if len(found) > 1:
         said = f"the name of {' and '.join(sorted(found))}"
-        raise ConfigurationError(Problem(model, said, "one model with a declared wide table", "name one of them"))
+        raise mistake(model, said, "one model with a declared wide table", "name one of them")
     if not found:
         expected = f"one of {', '.join(sorted(known))}" if known else "a model with meta.reverse_etl.wide_table"
         next_step = "correct the name; a declaration that only the SQL of the model holds is not in the manifest"
-        raise ConfigurationError(Problem(model, "no model with a declared wide table", expected, next_step))
+        raise mistake(model, "no model with a declared wide table", expected, next_step)
     node = known[found[0]]
     plan = value_of("_wide_plan", _declaration(node))
     raise_if_any([_problem(node, text) for text in plan["problems"]])
@@ -163,7 +158,8 @@ def as_text(wide: WideTable) -> str:
 
 def _branch(wide: WideTable, node: WideNode, mark: str, indent: str, lines: list[str]) -> None:
     number = wide.nodes.index(node)
-    how = f"{number}. {node.join} join {node.name} ({node.table}) on {node.condition}" if number else node.name
+    condition = " and ".join(f"{node.name}.{own} = {node.parent}.{theirs}" for own, theirs in node.pairs)
+    how = f"{number}. {node.join} join {node.name} ({node.table}) on {condition}" if number else node.name
     kind = "many rows, aggregated" if node.many else f"one row for each {', '.join(node.key)}"
     filtered = f", where {node.where}" if node.where else ""
     lines.append(f"{mark}{how}: {kind}{filtered}" if number else f"{mark}{how} ({node.table}): the root{filtered}")
