@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.errors import ExitCode, Problem, ReverseEtlError, SyncBusy, mistake
 from dbt_reverse_etl.base.locks import no_locks
 
 if wrong := no_locks():
-    raise ConfigurationError(Problem("serve and poll", *wrong))
+    raise mistake("serve and poll", *wrong)
 
 try:
     import fcntl
@@ -29,9 +29,7 @@ try:
     from dbt_reverse_etl.serve.worker import Worker
 except ModuleNotFoundError as error:
     found = f"no package {error.name}"
-    raise ConfigurationError(
-        Problem("serve and poll", found, "it installed", "pip install 'dbt-reverse-etl[serve]'")
-    ) from error
+    raise mistake("serve and poll", found, "it installed", "pip install 'dbt-reverse-etl[serve]'") from error
 
 _GLANCE = 0.2  # seconds between two looks at a signal
 
