@@ -245,8 +245,8 @@ def _channel(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
 ) -> Channel | None:
     place = replace(alerts, keys=(*alerts.keys, index))
     given = mapping_of(block, place.at(), "a mapping with `type`", problems)
-    if given is None or _is_of_another_target(given.get("targets"), target):
-        return None
+    if given is None or (isinstance(given.get("targets"), list) and target not in given["targets"]):
+        return None  # one of another target is left alone: its variables need not be set here
     model = _MODELS.get(str(given.get("type")))
     if model is None:
         found = described(given.get("type"))
@@ -276,11 +276,6 @@ def _unknown_targets(channels: list[object], known: frozenset[str], place: Place
         for index, targets in asked
         if isinstance(targets, list) and not (targets and known.issuperset(map(str, targets)))
     ]
-
-
-def _is_of_another_target(targets: object, target: str) -> bool:
-    """Such a channel is left alone: its variables need not be set here."""
-    return isinstance(targets, list) and target not in targets
 
 
 def _post(url: SecretStr, body: Mapping[str, Any], headers: Mapping[str, str], tls: ssl.SSLContext) -> None:

@@ -25,18 +25,15 @@ def render(report: Report) -> str:
     """The page as text, to be written in UTF-8."""
     syncs = worst_first(report.syncs)
     counted = Counter(sync.health for sync in syncs)
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            report=replace(report, syncs=syncs),
-            verdict=_verdict(syncs),
-            worst=syncs[0].health if syncs else Health.NEVER,
-            health=[(word, counted[word]) for word in reversed(Health) if counted[word]],
-            undelivered=sum(sync.undelivered for sync in syncs),
-            unsynced=[one for one in report.changelogs if one.name not in {sync.changelog for sync in syncs}],
-            **_inlined(),
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        report=replace(report, syncs=syncs),
+        verdict=_verdict(syncs),
+        worst=syncs[0].health if syncs else Health.NEVER,
+        health=[(word, counted[word]) for word in reversed(Health) if counted[word]],
+        undelivered=sum(sync.undelivered for sync in syncs),
+        unsynced=[one for one in report.changelogs if one.name not in {sync.changelog for sync in syncs}],
+        **_inlined(),
     )
 
 
