@@ -25,7 +25,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.types as pt
 
-from dbt_reverse_etl.values.arrow import is_bytes, is_text
+from dbt_reverse_etl.values.arrow import is_bytes, is_text, is_zoned
 
 _LINES_AT_ONCE = 1_000
 
@@ -83,16 +83,12 @@ def _scalar(kind: pa.DataType) -> dict[str, Any]:
     return next((dict(schema) for is_type, schema in _SCALARS if is_type(kind)), {"type": ["string"]})
 
 
-def _is_instant(kind: pa.DataType) -> bool:
-    return bool(pt.is_timestamp(kind)) and kind.tz is not None
-
-
 _SCALARS = (
     (pt.is_integer, {"type": ["integer"]}),
     (pt.is_floating, {"type": ["number"]}),
     (pt.is_boolean, {"type": ["boolean"]}),
     (is_bytes, {"type": ["string"], "contentEncoding": "base64"}),
-    (_is_instant, {"type": ["string"], "format": "date-time"}),
+    (is_zoned, {"type": ["string"], "format": "date-time"}),
     (pt.is_date, {"type": ["string"], "format": "date"}),
 )
 
