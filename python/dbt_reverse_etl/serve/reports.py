@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ import orjson
 from dbt_reverse_etl.base.durable import put
 from dbt_reverse_etl.base.errors import ExitCode
 from dbt_reverse_etl.serve.artifacts import MANIFEST
+from dbt_reverse_etl.serve.pace import Pace
 from dbt_reverse_etl.serve.pushing import PushProcess
 from dbt_reverse_etl.serve.surroundings import Surroundings
 
@@ -26,15 +25,15 @@ class Reports:
 
     Attributes:
         wake: called when a page is to be made.
+        pace: rests by target.
     """
 
     folder: Path
     process: PushProcess
     around: Surroundings
     wake: Callable[[], object]
-    clock: Callable[[], float] = time.monotonic
+    pace: Pace = field(default_factory=Pace)
     _asked: set[str] = field(default_factory=set)
-    _begun: dict[str, float] = field(default_factory=dict)
     _failed: dict[str, int] = field(default_factory=dict)
 
     def keep(self, artifacts: Path, target: str) -> None:
@@ -52,7 +51,7 @@ class Reports:
         """The newest page, if there is one, and the exit code if the last try failed. A page older than a minute is replaced for the
         next who asks.
         """
-        if self._is_due(target):
+        if self.pace.is_due(target):
             self._asked.add(target)
             self.wake()
         file = self.folder / target / "report.html"
@@ -62,12 +61,9 @@ class Reports:
         """In the caller's thread."""
         while self._asked:
             target = self._asked.pop()
-            if self._is_due(target):
-                self._begun[target] = self.clock()
+            if self.pace.is_due(target):
+                self.pace.rest(target, AT_MOST_EVERY)
                 self._make(target)
-
-    def _is_due(self, target: str) -> bool:
-        return self.clock() - self._begun.get(target, -math.inf) >= AT_MOST_EVERY
 
     def _make(self, target: str) -> None:
         folder = self.folder / target

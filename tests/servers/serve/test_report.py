@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dbt_reverse_etl.cli import cli
+from dbt_reverse_etl.serve.pace import Pace
 from dbt_reverse_etl.serve.pushing import PushProcess
 from dbt_reverse_etl.serve.reports import AT_MOST_EVERY, Reports
 from dbt_reverse_etl.serve.surroundings import Surroundings
@@ -96,7 +97,7 @@ def reports(tmp_path: Path, world: World, now: list[float]) -> Reports:
         PushProcess(command, tmp_path / "lock", threading.Event(), umask=-1),
         Surroundings(world.folder, None, {}, lambda text, level: None),
         threading.Event().set,
-        clock=lambda: now[0],
+        pace=Pace(lambda: now[0]),
     )
     made.keep(tmp_path / "artifacts", "prod")
     return made
