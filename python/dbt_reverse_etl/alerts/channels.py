@@ -92,7 +92,7 @@ Host = Annotated[str, AfterValidator(_host)]
 
 
 class _Channel(Settings):
-    """What every channel has.
+    """What every channel has. Its `send` returns what the console shall add, and raises if the message was not taken.
 
     Attributes:
         targets: dbt targets whose pushes alert; all of them by default.
@@ -126,11 +126,7 @@ class Webhook(_Channel):
     token: SecretHeader | None = None
 
     def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (data has all of it)
-        """One request. Returns what the console shall add.
-
-        Raises:
-            Exception: it was not taken.
-        """
+        """One request."""
         token = {"Authorization": f"Bearer {self.token.get_secret_value()}"} if self.token else {}
         _post(self.url, {**data, "link": self.link}, token, self._tls())
         return ""
@@ -143,11 +139,7 @@ class Slack(_Channel):
     url: Url
 
     def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes texts)
-        """One request. Returns what the console shall add.
-
-        Raises:
-            Exception: it was not taken.
-        """
+        """One request."""
         escaped = [escape(text, quote=False) for text in (*texts, self.link)]  # as Slack takes what is no markup
         lines = [subject, *_fitting(escaped[:-1], _LONGEST), escaped[-1]]
         _post(self.url, {"text": "\n".join(filter(None, lines))}, {}, self._tls())
@@ -185,11 +177,7 @@ class Mail(_Channel):
         return self
 
     def send(self, subject: str, texts: Sequence[str], data: Mapping[str, Any]) -> str:  # noqa: ARG002  (it takes texts)
-        """One message. Returns what the console shall add.
-
-        Raises:
-            Exception: the server did not take it.
-        """
+        """One message."""
         message = EmailMessage()
         message["Subject"], message["From"], message["To"] = subject, self.sender, ", ".join(self.to)
         message["Date"] = datetime.now(timezone.utc)
