@@ -71,9 +71,13 @@ class SqliteWriter(Writer):
         return " AND ".join(f"{self.dialect.quoted(name)} = ?{at + 1} COLLATE BINARY" for name, at in pairs)
 
     def packed(self, changes: Changes) -> Changes:
-        fields, deleted = [column.to_pylist() for column in changes.fields.values()], changes.deleted.to_pylist()
-        writes = _Rows(range(len(deleted)), fields).at([row for row in changes.kept if not deleted[row]])
-        keys = _Rows(range(len(deleted)), [fields[at] for at in self._key_at])
+        fields = [column.to_pylist() for column in changes.fields.values()]
+        rows = _Rows(range(len(changes.deleted)), fields)
+        keys = replace(rows, columns=[fields[at] for at in self._key_at])
+        if not changes.deletes:
+            return replace(changes, data={Step.WRITE: rows.at(changes.kept), Step.DELETE: keys.at(())})
+        deleted = changes.deleted.to_pylist()
+        writes = rows.at([row for row in changes.kept if not deleted[row]])
         deletes = keys.at([row for row in changes.kept if deleted[row]])
         return replace(changes, data={Step.WRITE: writes, Step.DELETE: deletes})
 
