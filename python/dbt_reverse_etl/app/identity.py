@@ -73,10 +73,10 @@ def former_of(resolved: ResolvedSync, changelog: str, overview: Overview) -> For
 def renamed(resolved: ResolvedSync, former: Former) -> Renamed:
     """A first load beside a position of the same rows would leave orphans: what it delivered, nobody would delete."""
     at = f"one of {former.sync} for {resolved.label}, at snapshot {former.state.position}, which no sync has any more"
-    expected = "a sync that goes on where it was, or that is to begin anew"
+    expected = "a sync that goes on where it was, or that is to start over"
     next_step = (
         f"renamed_from: {written_name(resolved, former)} takes the position over: only what changed since is sent, and what is gone is deleted. "
-        f"Or dbt run-operation forget --args '{{sync: {former.sync}}}' gives it up: every row is sent anew, "
+        f"Or dbt run-operation forget --args '{{sync: {former.sync}}}' gives it up: every row is sent again, "
         "and rows that it delivered and that are gone from the model stay there"
     )
     return Renamed(Problem(resolved.sync.name, f"no position of its own, and {at}", expected, next_step))

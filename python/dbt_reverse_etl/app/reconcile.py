@@ -55,7 +55,7 @@ class Delivered:
         others: other syncs of the object.
         nan_is_null: see `Sink.is_nan_null`.
         history: what it delivered before; None: nobody knows.
-        left: it may have delivered rows of which the history does not tell.
+        left: it may have delivered rows that are not in the history.
     """
 
     relation: str
@@ -126,7 +126,7 @@ class Reconciled:
 def differences(
     spark: SparkSession, delivered: Delivered, found: Iterable[pa.Table] | DataFrame, ledger: str, now: datetime
 ) -> Differences:
-    """Compare what `Sink.read` found with what was delivered. `ledger`: relation of the ledger; the rows stand in a table beside it meanwhile."""
+    """Compare what `Sink.read` found with what was delivered. `ledger`: relation of the ledger; until they are compared, the rows are in a table beside it."""
     schema, _, _ = ledger.rpartition(".")
     _drop_left_behind(spark, schema, now)
     with ExitStack() as until_read:

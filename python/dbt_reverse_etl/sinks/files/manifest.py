@@ -35,7 +35,7 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    partition: dict[str, str | None] = Field(default_factory=dict)  # values of the fields that do not stand in the file
+    partition: dict[str, str | None] = Field(default_factory=dict)  # values of the fields that are not in the file
     rows: int
     bytes: int
     sha256: str
