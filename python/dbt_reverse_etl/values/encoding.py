@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BeforeValidator
 
 from dbt_reverse_etl.values.arrow import is_bytes, is_text, not_utf8, outside_years
 from dbt_reverse_etl.values.json_text import (
@@ -31,7 +32,8 @@ from dbt_reverse_etl.values.json_text import (
     rewritten,
 )
 
-Nan = Literal["reject", "null"]
+# An unquoted null of YAML is None.
+Nan = Annotated[Literal["reject", "null"], BeforeValidator(lambda given: "null" if given is None else given)]
 
 NOT_FINITE = "NaN or Infinity has no JSON form"
 NOT_A_YEAR = "a year outside 0001 to 9999 has no RFC 3339 form"

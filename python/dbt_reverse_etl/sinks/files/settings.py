@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.paths import in_project
+from dbt_reverse_etl.values.encoding import Nan
 
 _REMOTE = re.compile(r"((s3|gs|gcs)://[^/@:\s]+|abfss?://[^/@:\s]+@[^/@:\s]+\.dfs\.core\.windows\.net)(/[^?#\s]*)?")
 _COMPRESSIONS = {"jsonl": ("none", "gzip"), "csv": ("none", "gzip"), "parquet": ("zstd", "snappy", "gzip", "none")}
@@ -144,5 +145,5 @@ class FilesOptions(Options):
         partition_by: fields whose values become folders, in this order; the files do not contain them.
     """
 
-    nan: Literal["reject", "null"] = "reject"
+    nan: Nan = "reject"
     partition_by: tuple[str, ...] = ()

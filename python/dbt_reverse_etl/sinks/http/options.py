@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.http.json_path import parse_path
 from dbt_reverse_etl.sinks.http.settings import HeaderName
+from dbt_reverse_etl.values.encoding import Nan
 
 JsonPath = Annotated[str, AfterValidator(lambda text: (parse_path(text), text)[1])]
 Status = Annotated[int, Field(ge=200, le=499)]
@@ -225,7 +226,7 @@ class HttpOptions(Options):
     key: Annotated[str, Field(min_length=1)] | None = None
     batch: BatchOptions = Field(default_factory=lambda: BatchOptions.model_validate({}))
     constants: dict[str, JsonValue] = Field(default_factory=dict)
-    nan: Literal["reject", "null"] = "reject"
+    nan: Nan = "reject"
     idempotency_header: HeaderName | None = "Idempotency-Key"
     success: SuccessOptions = Field(default_factory=lambda: SuccessOptions.model_validate({}))
     results: ResultsOptions | None = None

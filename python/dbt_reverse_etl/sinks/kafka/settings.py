@@ -16,6 +16,7 @@ from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.hosts import is_loopback, leaves_unencrypted, parts_of
 from dbt_reverse_etl.sinks.lines import BasicUser, OneLine, SecretLine
 from dbt_reverse_etl.sinks.paths import ProjectCa, ProjectFile
+from dbt_reverse_etl.values.encoding import Nan
 
 CLIENT = "dbt-reverse-etl"
 DEFAULT_PORT = 9092
@@ -202,6 +203,6 @@ class KafkaOptions(Options):
 
     key: Literal["json", "raw"] = "json"
     value_format: Literal["json", "avro"] = "json"
-    nan: Literal["reject", "null"] = "reject"
+    nan: Nan = "reject"
     partitions: int | None = Field(default=None, ge=1)
     compacted: bool = True

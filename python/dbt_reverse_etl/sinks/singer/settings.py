@@ -17,6 +17,7 @@ from pydantic import AfterValidator, ConfigDict, Field, JsonValue, Secret, field
 from dbt_reverse_etl.base.redaction import folded, is_login_of_url, names_a_secret
 from dbt_reverse_etl.sinks.base import Options, Settings
 from dbt_reverse_etl.sinks.paths import in_project
+from dbt_reverse_etl.values.encoding import Nan
 
 # What names a place in an environment and in the parameters of a URL, where logins and identifiers of a run stand, too.
 _PLACE = re.compile(
@@ -176,7 +177,7 @@ class SingerOptions(Options):
     """
 
     deletes: Literal["sdc_deleted_at"] | None = None
-    nan: Literal["reject", "null"] = "reject"
+    nan: Nan = "reject"
 
 
 def _counted(value: Any, path: str = "", name: str = "") -> Iterator[tuple[str, str]]:
