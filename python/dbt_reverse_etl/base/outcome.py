@@ -23,6 +23,9 @@ class Outcome(str, Enum):
         return later
 
 
+TROUBLE = (Outcome.RETRYABLE, Outcome.UNKNOWN)  # of the destination, and of no row
+
+
 @dataclass(frozen=True)
 class RowResult:
     """The outcome of one row that was not delivered.

@@ -9,7 +9,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from dbt_reverse_etl.base.outcome import Delivery, Outcome, malformed
+from dbt_reverse_etl.base.outcome import TROUBLE, Delivery, Outcome, malformed
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.counts import Counts
@@ -149,7 +149,7 @@ class Engine:
             delivery, sent = self._request(wave, prepared, rows, last=last), sent + 1
             self._permits.give_back(trouble=_in_trouble(delivery))
             if delivery.retry_after is not None:
-                self._pause(wave, delivery.retry_after)
+                self._pause(wave, delivery, delivery.retry_after)
             if delivery.refused_whole and len(rows) > 1 and not wave.is_stopped():
                 self._bisect(wave, prepared, rows, last=last)
                 return
@@ -157,23 +157,23 @@ class Engine:
             self._progress(Number.SETTLED, len(rows) - len(again))
             if len(again) < len(rows):
                 self._gate.progress()
-            if not again or wave.is_stopped() or not self._may_repeat(wave, again, delivery.retry_after, sent):
+            if not again or wave.is_stopped() or not self._may_repeat(wave, again, delivery, sent):
                 return
             self._progress(Number.REPEATED, len(again))
             rows = again
 
-    def _may_repeat(self, wave: Wave, rows: Sequence[int], retry_after: float | None, sent: int) -> bool:
-        verdict = self._gate.before_repeat(sent, retry_after, wave.is_stopped)
+    def _may_repeat(self, wave: Wave, rows: Sequence[int], delivery: Delivery, sent: int) -> bool:
+        verdict = self._gate.before_repeat(sent, delivery.retry_after, wave.is_stopped)
         if isinstance(verdict, Stop):
-            wave.stop(verdict)
+            wave.stop(_explained(verdict, delivery))
         elif verdict is Repeat.ASIDE:
             wave.put_aside(rows)
         return verdict is Repeat.NOW
 
-    def _pause(self, wave: Wave, seconds: float) -> None:
+    def _pause(self, wave: Wave, delivery: Delivery, seconds: float) -> None:
         stop = self._gate.pause(seconds)
         if stop is not None:
-            wave.stop(stop)
+            wave.stop(_explained(stop, delivery))
         else:
             self._progress(Number.PAUSED, seconds)
 
@@ -231,5 +231,10 @@ def _broken(wave: Wave, rows: int, outcome: Outcome, reason: str) -> Delivery:
 
 def _in_trouble(delivery: Delivery) -> bool:
     """The destination had too much to do, or nobody knows whether it did anything."""
-    trouble = (Outcome.RETRYABLE, Outcome.UNKNOWN)
-    return delivery.retry_after is not None or any(result.outcome in trouble for result in delivery.results)
+    return delivery.retry_after is not None or any(result.outcome in TROUBLE for result in delivery.results)
+
+
+def _explained(stop: Stop, delivery: Delivery) -> Stop:
+    """With what the destination answered last."""
+    reasons = (result.reason for result in delivery.results if result.outcome in TROUBLE)
+    return stop.after(next(reasons, ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import SystemRandom
 
@@ -37,6 +37,10 @@ class Stop:
 
     kind: StopKind
     reason: str
+
+    def after(self, answer: str) -> Stop:
+        """With what the destination answered last, if it is known."""
+        return replace(self, reason=f"{answer}; {self.reason}") if answer else self
 
 
 INTERRUPT = Stop(StopKind.INTERRUPTED, "the run was interrupted")

@@ -289,14 +289,14 @@ class _Run:
     def _unavailable(self, claim: Claim, sent: Sent) -> Stop | None:
         """A run that brought nothing over, for no row's fault, has met a destination that is down."""
         if self._is_settled_later(sent):
-            return Stop(StopKind.UNAVAILABLE, "the destination did not say what became of a wave")
+            return Stop(StopKind.UNAVAILABLE, "the destination did not say what became of a wave").after(sent.trouble)
         if (
             claim.hi < BUCKETS
             or self._counts.delivered.total
             or not (sent.counts.failed.total and sent.nothing_applied)
         ):
             return None
-        return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row")
+        return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row").after(sent.trouble)
 
     def _count(self, claim: Claim, sent: Sent) -> None:
         self._counts += sent.counts

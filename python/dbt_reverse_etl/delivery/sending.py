@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbt_reverse_etl.base.outcome import Outcome
+from dbt_reverse_etl.base.outcome import TROUBLE, Outcome
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine
@@ -74,6 +74,11 @@ class Sent:
     nothing_applied: bool = True
     stop: Stop | None = None
     any_unknown: bool = False
+
+    @property
+    def trouble(self) -> str:
+        """What the destination answered where it neither took nor refused a row; empty: nothing."""
+        return next((row.reason for row in self.undelivered if row.outcome in TROUBLE), "")
 
     def __add__(self, other: Sent) -> Sent:
         return Sent(

@@ -50,6 +50,7 @@ def test_a_destination_that_is_down_stops_the_sync_in_time_and_rejects_nothing()
     result = bench.wave(100)
     assert result.stop is not None
     assert result.stop.kind is StopKind.UNAVAILABLE
+    assert result.stop.reason.startswith("why; "), "the cause comes first"
     assert set(outcomes(result).values()) == {Outcome.RETRYABLE}
     assert bench.clock.monotonic() <= Retries().seconds
     assert result.nothing_applied
@@ -146,7 +147,10 @@ def test_a_pause_beyond_the_budget_leaves_the_rest_as_retryable(seconds: float) 
     assert len(bench.sink.requests) == 1
     assert set(outcomes(result).values()) == {Outcome.RETRYABLE}
     assert result.stop is not None
-    assert result.stop.kind is StopKind.UNAVAILABLE
+    assert (result.stop.kind, result.stop.reason) == (
+        StopKind.UNAVAILABLE,
+        "why; the destination asks for a longer pause than a run may wait",
+    )
     assert bench.clock.monotonic() == 0
 
 

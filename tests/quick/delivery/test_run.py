@@ -341,7 +341,8 @@ def test_rows_of_unknown_end_are_left_to_the_record_also_where_others_of_their_w
     desk.sink.batch_rows = 1
     desk.sink.script = {"k0": [word] + ["retryable"] * 20}
     result = desk.push({"k0": 1, "k1": 2})
-    assert (result.status, result.message) == (Status.FAILED, "the destination did not say what became of a wave")
+    said = "retryable; the destination did not say what became of a wave"
+    assert (result.status, result.message) == (Status.FAILED, said)
     assert result.counts.delivered == PerOperation(insert=1)
     put: list[str] = []
     real = desk.sink.destination.put
