@@ -100,7 +100,7 @@ def violations(guards: Guards, planned: PerOperation, visible: int, *, first: bo
     changes = _changes(planned, first)
     found = []
     if planned.delete and not visible:
-        found.append(f"the sync sees no row of the model, and {planned.delete} rows would be deleted")
+        found.append(f"no row of the model that the sync sees, and {planned.delete} to be deleted")
     if guards.max_deletes and planned.delete > guards.max_deletes.rows_of(before):
         found.append(f"{planned.delete} deletes, of {before} rows (max_deletes: {guards.max_deletes})")
     if guards.max_changes and changes > guards.max_changes.rows_of(before):

@@ -49,7 +49,8 @@ class Guards(Settings):
 
     Attributes:
         max_deletes: most rows that a push may delete, as a number or a share of the rows that the sync sees. A larger push is
-            blocked before it sends anything. Rows that the destination has refused before, unchanged since, do not count. None: no limit.
+            blocked before it sends anything. Rows that the destination has refused before, unchanged since, do not count.
+            None: no limit. A push that deletes while the sync sees no row is blocked all the same.
         max_changes: the same for inserts, updates and deletes together.
         max_undelivered: a run that leaves more undelivered rows ends with code 1, one that leaves fewer with a warning. None: any number.
     """

@@ -270,7 +270,7 @@ class Sink(ABC):
         """Prepare for the batches of one run. Raises DestinationError."""
 
     def missing(self, task: SinkTask) -> str | None:  # noqa: ARG002  (most sinks cannot tell)
-        """What of this sync's object has vanished, or None. Cheap and read-only, on its own connection: it is asked
+        """What of this sync's object has vanished, as a message finds it (`no table people`), or None. Cheap and read-only, on its own connection: it is asked
         before `open`, and also when there is nothing to send. With `task.first` nothing can have vanished.
 
         A transactional sink raises NewerFence where its record holds a fence above `task.fence`, the newest in the ledger: `refuse_newer`;

@@ -132,10 +132,10 @@ class DeltaSink(SparkSink):
         """Whether the table or its record of the sync is gone, although rows were delivered."""
         with self._explained():
             if location_of(session(), self._name(task)) is None:
-                return None if task.first else f"the table {self._name(task)}"
+                return None if task.first else f"no table {self._name(task)}"
             version = self._version(task)
             refuse_newer(None if version is None else version // _STEPS, task)
-            return None if version is not None or task.first else f"the record of this sync in {self._name(task)}"
+            return None if version is not None or task.first else f"no record of this sync in {self._name(task)}"
 
     def read(self, task: SinkTask) -> DataFrame:
         """The table; a query of it sees one version."""

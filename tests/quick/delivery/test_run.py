@@ -224,7 +224,7 @@ def test_a_position_of_another_changelog_stops_the_push_before_anything_is_writt
 @pytest.mark.guarantee("Guards")
 def test_a_destination_that_vanished_is_noticed_even_if_nothing_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
-    monkeypatch.setattr(PlainSink, "missing", lambda self, task: "the table is gone")
+    monkeypatch.setattr(PlainSink, "missing", lambda self, task: "no table people")
     assert desk.push({"k0": 1}).status == Status.SUCCEEDED
     with pytest.raises(DestinationError, match="resync"):
         desk.push()

@@ -210,4 +210,4 @@ def test_a_topic_that_is_deleted_during_a_push_is_not_created_again_and_no_later
         delete_topic(task.object)
         time.sleep(1)  # the broker tells it to no one
         assert deliver(kafka, task, people(1, 2)) == [UNKNOWN]
-        assert kafka.missing(next_run(task)) == f"the topic {task.object}"
+        assert kafka.missing(next_run(task)) == f"no topic {task.object}"

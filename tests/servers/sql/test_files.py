@@ -176,7 +176,7 @@ def test_after_a_kill_a_settled_claim_is_whole_and_an_unknown_one_left_no_row(li
 @pytest.mark.guarantee("SQL databases", "To look for a file never makes one, and one that vanished is not made anew")
 def test_to_look_for_a_file_never_makes_one(db: FileDatabase) -> None:
     db.sink().check()
-    assert db.sink().missing(next_run(TASK)) == f"the file {db.file}"
+    assert db.sink().missing(next_run(TASK)) == f"no file {db.file}"
     assert db.sink().missing(TASK) is None
     for attempt in (lambda: list(db.sink().read(next_run(TASK))), lambda: db.sink().open(next_run(TASK))):
         with pytest.raises(DestinationError, match="resync"):

@@ -184,6 +184,7 @@ def test_what_has_vanished_is_named_before_the_next_run(statement: str, people_d
     people_db.run(statement)
     missing = people_db.sink().missing(next_run(TASK))
     assert missing is not None
+    assert missing.startswith("no "), "it follows the word found"
     assert statement.rsplit(maxsplit=1)[-1] in missing
     assert people_db.sink().missing(TASK) is None, "a first push misses nothing"
     # On a server, the user of the sink may not make the tables of the record.

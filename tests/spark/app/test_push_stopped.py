@@ -180,7 +180,7 @@ def test_guards_count_the_rows_that_the_filter_of_a_sync_shows(told: Told) -> No
     first, _, blocked, unseen, _ = told.runs
     assert first.sync("seen_in_part") == "+2 ~0 -0"
     assert "found 1 deletes, of 2 rows (max_deletes: 40%)" in blocked.text, "of all 3 it would be within them"
-    assert "found the sync sees no row of the model, and 2 rows would be deleted" in unseen.text
+    assert "found no row of the model that the sync sees, and 2 to be deleted" in unseen.text
     assert told.after[3]["seen_in_part"] == [(1, "Ann"), (3, "Cem")]
 
 

@@ -103,7 +103,7 @@ class FilesSink(Sink):
         with self._explained("a place that can be read"):
             manifest = ManifestFile(self._store(task)).read()
         if manifest is None:
-            return None if task.first else f"{MANIFEST} of object {task.object}"
+            return None if task.first else f"no {MANIFEST} of object {task.object}"
         if manifest.sync_id != task.sync_id:
             raise self.problem(*OTHER_SYNC)
         refuse_newer(manifest.fence, task)

@@ -107,7 +107,7 @@ class KafkaSink(Sink):
         with self._explained():
             topic = self._cluster().topic(task.object)
         if topic is None:
-            return f"the topic {task.object}"
+            return f"no topic {task.object}"
         raise_if_any(policy_problems(topic, task), DestinationError)
         return None
 

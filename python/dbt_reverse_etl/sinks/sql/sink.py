@@ -111,7 +111,7 @@ class SqlSink(Sink):
         """Whether the file, the table or the fence row is gone, although rows were delivered."""
         file = self._dialect.absent_file()
         if file:
-            return None if task.first else f"the file {file}"
+            return None if task.first else f"no file {file}"
         name, record = self._name(task), self._record_of(task)
         with self._reading() as connection:
             fence = record.fence(connection) if record.exists(connection) else None
@@ -119,7 +119,7 @@ class SqlSink(Sink):
             if task.first:
                 return None
             if not self._dialect.exists(connection, name):
-                return f"the table {name}"
+                return f"no table {name}"
             if fence is None:
                 setting = self._dialect.state_setting
                 moved = f" (was {setting} changed? then set it back)" if hasattr(self._settings, setting) else ""

@@ -338,7 +338,7 @@ def test_text_that_is_not_utf8_refuses_its_row_alone_however_deep_it_stands(form
 def test_a_lost_manifest_is_reported_as_missing_but_not_before_the_first_run(tmp_path: Path) -> None:
     task = task_of()
     assert sink_at(tmp_path).missing(task) is None
-    assert sink_at(tmp_path).missing(next_run(task)) == "manifest.json of object people"
+    assert sink_at(tmp_path).missing(next_run(task)) == "no manifest.json of object people"
 
 
 @pytest.mark.guarantee("Files")
