@@ -11,7 +11,11 @@
 {# A request stands in the ledger until the next push of the sync carries it out, once. #}
 {% macro _request(operation, sync) %}
     {%- do reverse_etl._refuse_other_target() -%}
-    {%- set ledger = graph.nodes['model.reverse_etl.reverse_etl_ledger'].relation_name -%}
+    {%- set node = graph.nodes['model.reverse_etl.reverse_etl_ledger'] -%}
+    {%- set ledger = node.relation_name -%}
+    {%- if adapter.get_relation(database=node.database, schema=node.schema, identifier=node.alias) is none -%}
+        {{ exceptions.raise_compiler_error(operation ~ ' ' ~ sync ~ ': found no ledger ' ~ ledger ~ '; expected a target that was run. Next: DBT_REVERSE_ETL_PUSH=plan dbt run, which sends nothing, then repeat this') }}
+    {%- endif -%}
     {%- set mine = 'exposure.' ~ project_name ~ '.' ~ sync -%}
     {%- set started = "select count(*), count_if(from_json(body, 'exposure string').exposure = " ~ reverse_etl._string(mine) ~ ") from " ~ ledger ~ " where sync = " ~ reverse_etl._string(sync) -%}
     {%- set known, known_here = run_query(started).rows[0] -%}

@@ -11,7 +11,7 @@ from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, Reco
 from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, PositionLost, Problem, ReverseEtlError, SyncBusy
 from dbt_reverse_etl.base.redaction import redact
-from dbt_reverse_etl.delivery.lost import remaining
+from dbt_reverse_etl.delivery.lost import find_lost, remaining
 from dbt_reverse_etl.delivery.ports import Job
 from dbt_reverse_etl.warehouse.head import Head
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
@@ -30,13 +30,12 @@ class ComparedSync(SyncPush):
             ReverseEtlError: there is nothing to compare with, or the repair cannot be done.
         """
         head = self._shared.head(self._relation)
-        lost = self._lost(head)
-        if lost is not None and repaired:
-            raise lost
         if repaired and head and (asked := self._requests(head.changelog)):
             found_request, then = f"{asked[-1].operation}, which the next push carries out", "push, then repeat this"
             raise ReverseEtlError(Problem(self._name, found_request, "nothing left to carry out", then))
-        delivered, job = self._model() if lost else self._delivered()
+        delivered, job, lost = self._compared(head)
+        if lost is not None and repaired:
+            raise lost
         there = self.sink.read(job.task)
         found, now = None, self._shared.clock.now()
         if there is not None:
@@ -47,6 +46,16 @@ class ComparedSync(SyncPush):
         rows, left = self._repair(found, delivered, job, leftovers) if repaired else (0, self.state.leftovers)
         notes = remaining(job, self.sink, left), self._remark(found, delivered)
         return replace(self._reconciled(found, lost, *notes, is_repaired=repaired), repaired=rows)
+
+    def _compared(self, head: Head | None) -> tuple[Delivered, Job, PositionLost | None]:
+        """What every row has reached; where the position says nothing, what the model has, and why."""
+        lost = self._lost(head)
+        if lost is None:
+            delivered, job = self._delivered()
+            lost = find_lost(job, self._ports(delivered.spec, self._head), self.state)
+            if lost is None:
+                return delivered, job, None
+        return *self._model(), lost
 
     def _reconciled(
         self, found: Differences | None, lost: PositionLost | None, left: str, note: str, *, is_repaired: bool

@@ -99,9 +99,10 @@ def not_started(job: Job, ports: Ports, started: RunStarted) -> ReverseEtlError:
 def _other_changelog(job: Job, state: State, sink: Sink) -> OtherChangelog | None:
     if state.changelog in ("", job.changelog):
         return None
-    found = f"a position of changelog {state.changelog}: which rows came from there, nobody can tell any more"
-    problem = Problem(job.task.sync, found, f"changelog {job.changelog}", _ways_out(job, sink))
-    return OtherChangelog(problem, f"changelog {state.changelog} is gone")
+    found = "a position of another changelog: it was dropped or reset, or the sync reads another model now"
+    next_step = f"name the former model again, if there is one; else {_ways_out(job, sink)}"
+    problem = Problem(job.task.sync, found, f"one of the changelog of {job.model}", next_step)
+    return OtherChangelog(problem, "another changelog held its positions")
 
 
 def _restored_changelog(job: Job, state: State, sink: Sink) -> RestoredChangelog | None:

@@ -118,6 +118,10 @@ def test_a_ledger_that_is_dropped_or_exchanged_is_noticed_at_every_destination_u
     shop.lite("insert into people values (99, 'somebody''s')")
     shop.write(2)
     shop.sql("alter table {s}.reverse_etl_ledger rename to {s}.kept_aside")
+    asked = shop.project.dbt("run-operation", "adopt", "--args", "{sync: to_sqlite}")
+    assert not asked.success
+    assert "found no ledger" in asked.text
+    assert "Next: DBT_REVERSE_ETL_PUSH=plan dbt run" in asked.text
     assert "another ledger" in shop.refused("other_ledger", runs=2), "whatever stops the first stops the second"
     assert exit_code(shop.project, "plan") == LOST
     assert all("resync" in problem for problem in shop.problems())
@@ -166,6 +170,11 @@ def test_a_ledger_that_is_restored_is_noticed_at_every_destination_until_somebod
     shop.sql(f"restore table {{s}}.reverse_etl_ledger to version as of {older}")
     shop.write(6)
     shop.refused("other_ledger")
+    compared = found_by(shop.project)
+    read = [compared["to_sqlite"], compared["to_postgres"]]
+    assert [(one["exit_code"], one["leftover"], one["foreign"]) for one in read] == [(LOST, 1, 0)] * 2, (
+        "the destination's record tells it"
+    )
     shop.ask("resync", *SYNCS)
     shop.run(well=False)
     shop.reconciled("--select", "to_sqlite", "--repair", "--leftovers", "delete")
