@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
 import click
 import orjson
 
+from dbt_reverse_etl.base.errors import Problem, ReverseEtlError
 from dbt_reverse_etl.terminal.screen import Bars, Screen, Write, colours, on_terminal
 
 _COLOURS = {"error": "red", "warn": "yellow"}
@@ -53,13 +55,27 @@ def _json_lines(*, to_stderr: bool) -> Write:
 
 
 def put(text: str) -> None:
-    """A table, or text below it, on stdout."""
-    click.echo(_in_letters_of(sys.stdout, text))
+    """A table, or text below it, on stdout. Raises ReverseEtlError."""
+    with _written():
+        click.echo(_in_letters_of(sys.stdout, text))
 
 
 def put_json(document: object) -> None:
-    """One JSON document on stdout, in UTF-8 whatever the terminal takes."""
-    _put_utf_8(_dumped(document, orjson.OPT_INDENT_2))
+    """One JSON document on stdout, in UTF-8 whatever the terminal takes. Raises ReverseEtlError."""
+    with _written():
+        _put_utf_8(_dumped(document, orjson.OPT_INDENT_2))
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # of `| head`, which click ends
+        raise
+    except OSError as error:
+        found = f"{error.strerror or type(error).__name__}, so nothing more can be written"
+        next_step = "free the disk, or write elsewhere"
+        raise ReverseEtlError(Problem("standard output", found, "room, and the right to write", next_step)) from None
 
 
 def _dumped(document: object, option: int | None = None) -> bytes:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import orjson
 import pytest
 
+from dbt_reverse_etl.base.errors import ReverseEtlError
 from dbt_reverse_etl.terminal import output, screen
 
 OLD_FOLDER = os.fsdecode(b"/projects/caf\xe9")
@@ -36,3 +40,14 @@ def test_json_has_the_name_of_a_folder_that_is_not_utf_8(capfdbinary: pytest.Cap
     assert line["plan"] == [{"folder": "/projects/caf\\udce9"}]
     output.put_json({OLD_FOLDER: 1})
     assert orjson.loads(capfdbinary.readouterr().out) == {"/projects/caf\\udce9": 1}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this disk, which is always full")
+@pytest.mark.parametrize("write", [lambda: output.put("a table"), lambda: output.put_json([1])])
+def test_what_a_full_disk_does_not_take_is_no_bug_of_ours_and_no_success(
+    write: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as disk:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(disk, write_through=True))
+        with pytest.raises(ReverseEtlError, match=r"standard output: found No space left on device.* Next: free the"):
+            write()
