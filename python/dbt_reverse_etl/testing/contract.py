@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -69,25 +70,20 @@ class SinkContract(TransactionContract):
 
     def test_an_unreachable_destination_is_said_without_secrets(self, unreachable: dict[str, Any]) -> None:
         model = self.sink_class.settings_model.model_validate(unreachable)
-        sink = self.sink_class(model)
-        try:
-            with pytest.raises(DestinationError) as caught:
-                sink.check()
-        finally:
-            sink.close()
+        with closing(self.sink_class(model)) as sink, pytest.raises(DestinationError) as caught:
+            sink.check()
         assert not [secret for secret in secrets_of(model) if secret in f"{caught.value} {caught.value!r}"]
 
     def test_opening_an_unreachable_destination_raises_no_other_error_and_shows_no_secret(
         self, unreachable: dict[str, Any]
     ) -> None:
         model = self.sink_class.settings_model.model_validate(unreachable)
-        sink, said = self.sink_class(model), ""
-        try:
-            sink.open(self.make_task())
-        except DestinationError as error:  # any other one fails the test: the engine would not know what it means
-            said = f"{error} {error!r}"
-        finally:
-            sink.close()
+        said = ""
+        with closing(self.sink_class(model)) as sink:
+            try:
+                sink.open(self.make_task())
+            except DestinationError as error:  # any other one fails the test: the engine would not know what it means
+                said = f"{error} {error!r}"
         assert not [secret for secret in secrets_of(model) if secret in said]
 
     def test_close_is_allowed_before_open(self) -> None:
@@ -99,9 +95,7 @@ class SinkContract(TransactionContract):
         task = self.make_task()
         early = replace(task, schema=pa.schema([task.schema.field(name) for name in task.key]), known="key")
         assert self.make_sink().rights(early).missing == (), "before there is an object"
-        with opened(self.make_sink(), task) as sink:
-            deliver(sink, task, [("insert", person(1))])
-            sink.finish("", complete=True)
+        self._delivered(task, [person(1)])
         for asked in (early, next_run(task)):
             assert self.make_sink().rights(asked).missing == ()
         self._holds(task, [person(1)])
@@ -115,19 +109,16 @@ class SinkContract(TransactionContract):
     def test_every_type_arrives_exactly(self) -> None:
         schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in self.types.items())])
         task, rows = self.make_task(schema), self._rows_of_every_type()
-        with opened(self.make_sink(), task) as sink:
-            assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
-            sink.finish("", complete=True)
+        self._delivered(task, rows)
         self._holds(task, rows)
 
     def test_what_was_delivered_is_read_for_a_reconcile(self) -> None:
         schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in self.types.items())])
         task, rows = self.make_task(schema), self._rows_of_every_type()
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             if sink.read(task) is None:
                 pytest.skip("the sink cannot be read")
             deliver(sink, task, [("insert", row) for row in rows])
-            sink.finish("", complete=True)
         there: Any = self.make_sink().read(next_run(task))
         if isinstance(sink, SparkSink):
             there = [there.toArrow().cast(task.schema.append(pa.field(UNREADABLE, pa.bool_())))]
@@ -138,22 +129,20 @@ class SinkContract(TransactionContract):
     def test_an_update_replaces_the_row_and_null_erases_a_value(self) -> None:
         self._needs_updates()
         task, after = self.make_task(), {"id": 1, "name": "Grace", "score": None}
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
             assert deliver(sink, task, [("update", after)]) == [Outcome.DELIVERED]
-            sink.finish("", complete=True)
         self._holds(task, [after, person(2)])
 
     def test_insert_and_update_write_the_row_whether_it_is_there_or_not(self) -> None:
         self._needs_updates()
         task = self.make_task()
         after = [person(1, "Grace"), person(2), person(3, "Joan")]
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             deliver(sink, task, [("insert", person(1)), ("insert", person(2))])
             # As after a lost answer, and after somebody emptied the object.
             changes: list[Change] = [("insert", after[0]), ("update", after[2])]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
-            sink.finish("", complete=True)
         self._holds(task, after)
 
     def test_what_it_called_delivered_is_there_though_the_run_was_killed_before_its_end(self) -> None:
@@ -184,29 +173,26 @@ class SinkContract(TransactionContract):
     def test_mirror_deletes_by_key_and_a_row_that_is_gone_is_delivered(self) -> None:
         self._needs(Mode.MIRROR)
         task = self.make_task(mode=Mode.MIRROR)
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             deliver(sink, task, [("insert", person(number)) for number in range(3)])
             assert deliver(sink, task, [("delete", {"id": 1}), ("delete", {"id": 99})]) == [Outcome.DELIVERED] * 2
-            sink.finish("", complete=True)
         self._holds(task, [person(0), person(2)])
 
     def test_upsert_never_deletes(self) -> None:
         self._needs(Mode.UPSERT)
         task = self.make_task(mode=Mode.UPSERT)
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             deliver(sink, task, [("insert", person(1))])
             assert deliver(sink, task, [("delete", {"id": 1})]) != [Outcome.DELIVERED]
-            sink.finish("", complete=True)
         self._holds(task, [person(1)])
 
     def test_insert_only_keeps_the_row_that_is_there(self) -> None:
         self._needs(Mode.INSERT_ONLY)
         task = self.make_task(mode=Mode.INSERT_ONLY)
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             deliver(sink, task, [("insert", person(1))])
             changes = [("insert", person(1, "Grace")), ("insert", person(2))]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED] * 2
-            sink.finish("", complete=True)
         self._holds(task, [person(1), person(2)])
 
     def test_update_only_finds_no_match_for_the_row_that_is_not_there(self) -> None:
@@ -215,14 +201,13 @@ class SinkContract(TransactionContract):
         owner = self.make_task(mode=Mode.UPSERT)
         self._delivered(owner, [person(1), person(2)])
         task = replace(owner, sync_id="feed", mode=Mode.UPDATE_ONLY)
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             changes: list[Change] = [
                 ("update", person(1, "Grace")),
                 ("insert", person(2, "Joan")),
                 ("update", person(3)),
             ]
             assert deliver(sink, task, changes) == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.NO_MATCH]
-            sink.finish("", complete=True)
         self._holds(task, [person(1, "Grace"), person(2, "Joan")])
 
     def test_delivering_a_batch_again_is_harmless(self) -> None:
@@ -230,10 +215,9 @@ class SinkContract(TransactionContract):
         changes: list[Change] = [("insert", person(number)) for number in range(5)]
         if task.mode is Mode.MIRROR:
             changes.append(("delete", {"id": 7}))
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             for _ in range(3):
                 assert set(deliver(sink, task, changes)) == {Outcome.DELIVERED}
-            sink.finish("", complete=True)
         self._holds(task, [person(number) for number in range(5)])
 
     def test_in_trouble_it_says_delivered_only_of_rows_that_are_there_and_not_applied_only_of_others(
@@ -285,20 +269,18 @@ class SinkContract(TransactionContract):
         between = ["", *(text for text in _SEPARATORS if not set(text) & set(self.refused_characters))]
         pairs = [pair for text in between for pair in ((f"a{text}b", "c"), ("a", f"b{text}c"))]
         rows: list[Row] = [{"first": a, "second": b, "score": float(n)} for n, (a, b) in enumerate(pairs)]
-        with opened(self.make_sink(), task) as sink:
+        with self._pushing(task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
             assert set(deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])) == {
                 Outcome.DELIVERED
             }
-            sink.finish("", complete=True)
         self._holds(task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
 
     def test_batches_from_all_threads_arrive(self) -> None:
         task, batches = self.make_task(), 8
         rows = [[person(part * 10 + number) for number in range(10)] for part in range(batches)]
-        with opened(self.make_sink(), task) as sink, ThreadPoolExecutor(sink.limits(task).concurrency) as pool:
+        with self._pushing(task) as sink, ThreadPoolExecutor(sink.limits(task).concurrency) as pool:
             results = list(pool.map(lambda part: deliver(sink, task, [("insert", row) for row in part]), rows))
-            sink.finish("", complete=True)
         assert results == [[Outcome.DELIVERED] * 10] * batches
         self._holds(task, [row for part in rows for row in part])
 
@@ -310,7 +292,7 @@ class SinkContract(TransactionContract):
         if task.mode is Mode.MIRROR:
             changes.insert(7, ("delete", {"id": 99}))
         rows = batch_of(task, changes, extra=self.make_sink().extra_columns(task)).rows
-        with opened(self.make_sink(), task) as sink, ThreadPoolExecutor(4) as pool:
+        with self._pushing(task) as sink, ThreadPoolExecutor(4) as pool:
             none = sink.prepare(rows.slice(0, 0))
             entries, *others = pool.map(sink.prepare, [rows, rows, rows.slice(0, 9)])
             assert [len(some or ()) for some in (none, entries, *others)] == [0, len(changes), len(changes), 9]
@@ -320,7 +302,6 @@ class SinkContract(TransactionContract):
                 some = rows.take(pa.array(numbers, pa.int64()))
                 batch = Batch(some, "claim-1", last=first == 2, prepared=[entries[number] for number in numbers])
                 assert set(outcomes(sink.deliver(batch), len(numbers))) == {Outcome.DELIVERED}
-            sink.finish("", complete=True)
         self._holds(task, [row for operation, row in changes if operation == "insert"])
 
     def test_any_history_ends_in_its_last_state(self) -> None:
@@ -333,11 +314,10 @@ class SinkContract(TransactionContract):
         @hypothesis.given(states)
         def holds(history: list[dict[int, Row | None]]) -> None:
             task, model = self.make_task(), dict[int, Row]()
-            with opened(self.make_sink(), task) as sink:
+            with self._pushing(task) as sink:
                 for number, state in enumerate(history):
                     changes = changes_to(model, state, deletes=task.mode is Mode.MIRROR)
                     assert set(deliver(sink, task, changes, state=number)) <= {Outcome.DELIVERED}
-                sink.finish("", complete=True)
             self._holds(task, list(model.values()))
 
         holds()
@@ -352,7 +332,5 @@ class SinkContract(TransactionContract):
 
     def test_nothing_is_missing_after_a_healthy_run(self) -> None:
         task = self.make_task()
-        with opened(self.make_sink(), task) as sink:
-            deliver(sink, task, [("insert", person(1))])
-            sink.finish("", complete=True)
+        self._delivered(task, [person(1)])
         assert self.make_sink().missing(next_run(task)) is None

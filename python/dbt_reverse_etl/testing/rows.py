@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -83,13 +83,11 @@ def batch_of(  # noqa: PLR0913  (those by name have defaults)
 @contextmanager
 def opened(sink: AnySink, task: SinkTask) -> Iterator[AnySink]:
     """A sink in the state in which the engine delivers."""
-    try:
+    with closing(sink):
         sink.check()
         sink.validate(task)
         sink.open(task)
         yield sink
-    finally:
-        sink.close()
 
 
 def outcomes(delivery: Delivery, rows: int) -> list[Outcome]:

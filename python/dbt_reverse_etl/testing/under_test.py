@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -75,11 +75,11 @@ class SinkUnderTest:
 
     def rows_of(self, task: SinkTask, rows: Sequence[Row]) -> list[Row]:
         """Rows in the form of the destination, ordered by key."""
-        shaped = [{column.name: self._shape(column, row.get(column.name)) for column in task.schema} for row in rows]
-        return ordered(task, shaped)
 
-    def _shape(self, column: pa.Field, value: Any) -> Any:
-        return None if value is None else self.expected(column, value)
+        def shaped(column: pa.Field, value: Any) -> Any:
+            return None if value is None else self.expected(column, value)
+
+        return ordered(task, [{one.name: shaped(one, row.get(one.name)) for one in task.schema} for row in rows])
 
     def _read_back(self, task: SinkTask) -> Sequence[Row]:
         # Asked for only here: a `read_back` that skips must skip no test that reads nothing.
@@ -109,10 +109,16 @@ class SinkUnderTest:
         if not self.sink_class.transactional:
             pytest.skip("the sink is not transactional")
 
-    def _delivered(self, task: SinkTask, rows: Sequence[Row]) -> None:
+    @contextmanager
+    def _pushing(self, task: SinkTask) -> Iterator[Sink]:
+        """A sink that is open, and then the end of a run that has delivered everything."""
         with opened(self.make_sink(), task) as sink:
-            assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * len(rows)
+            yield sink
             sink.finish("", complete=True)
+
+    def _delivered(self, task: SinkTask, rows: Sequence[Row]) -> None:
+        with self._pushing(task) as sink:
+            assert deliver(sink, task, [("insert", row) for row in rows]) == [Outcome.DELIVERED] * len(rows)
 
     def _needs_full_loads(self) -> None:
         if not self.sink_class.full_loads or issubclass(self.sink_class, SparkSink):
