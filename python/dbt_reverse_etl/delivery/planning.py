@@ -17,22 +17,9 @@ from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, refused_before, split, was_refused
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
-from dbt_reverse_etl.sinks.base import OPERATION, Mode, Sink, SparkSink
+from dbt_reverse_etl.sinks.base import OPERATION, Mode, SparkSink
 
 _NO_ROWS = pa.table({KEY: pa.array([], pa.string()), OPERATION: pa.array([], pa.string())})
-
-
-@dataclass(frozen=True)
-class Listed:
-    """Of the pending rows that the ledger lists, with the columns of `Source.listed`.
-
-    Attributes:
-        wait: a run that is planned now does not attempt them.
-        refused: it does, and the destination has refused them before with this value: they have passed the guards.
-    """
-
-    wait: pa.Table
-    refused: pa.Table
 
 
 @dataclass(frozen=True)
@@ -41,8 +28,8 @@ class Counted:
 
     Attributes:
         attempted: rows that a run that is planned now attempts; by it and `refused` the guards judge.
-        refused: those of them that have passed the guards before.
-        wait: of `Listed`.
+        refused: those of them that the destination has refused before with this value: they have passed the guards.
+        wait: those that the ledger lists, and that such a run does not attempt, with the columns of `Source.listed`.
         far: they are so many that they are sent from where they are.
         at: when they were counted.
     """
@@ -108,33 +95,30 @@ def as_full_load(made: Plan, job: Job, ports: Ports, state: State) -> Plan:
     return replace(made, source=whole, histogram=histogram, waves=waves, remote=remote, full_load=True)
 
 
-def listed(  # noqa: PLR0913, PLR0917  (each is a fact about the plan)
-    source: Source, state: State, sink: Sink, mode: Mode, policy: Policy, now: datetime, *, far: bool
-) -> Listed:
-    """What the guards need not count.
-
-    What waits and is not listed, as claims may leave it, is not among it.
-
-    Args:
-        far: the rows are sent from where they are.
-    """
-    known = {key: in_mode(mode, row) for key, row in state.undelivered.items()}
-    if not any(was_refused(row) or row.waits(now, park_doubt=policy.park_doubt) for row in known.values()):
-        return Listed(_NO_ROWS, _NO_ROWS)
-    rows, wait = source.listed(), _NO_ROWS
-    whole = far and isinstance(sink, SparkSink)  # Spark itself writes every row, those that wait, too
-    if not whole and not policy.retry_now:
-        rows, wait = split(rows, known, now, InDoubt.of(state.claims, policy))
-    return Listed(wait, refused_before(rows, known)[1])
-
-
 def count(source: Source, state: State, ports: Ports, policy: Policy, mode: Mode) -> Counted:
     """The pending rows, and those of them that a run attempts now."""
     now, histogram = ports.clock.now(), source.planned()
     far = ports.executors is not None and histogram.total.total >= policy.executors_from
-    known = listed(source, state, ports.sink, mode, policy, now, far=far)
-    waiting, refused = (count_operations(rows.column(OPERATION)) for rows in (known.wait, known.refused))
-    return Counted(histogram, histogram.total - waiting, refused, known.wait, far, now)
+    whole = far and isinstance(ports.sink, SparkSink)  # Spark itself writes every row, those that wait, too
+    wait, refused = _not_counted(source, state, policy, mode, now, all_sent=whole or policy.retry_now)
+    waiting, again = (count_operations(rows.column(OPERATION)) for rows in (wait, refused))
+    return Counted(histogram, histogram.total - waiting, again, wait, far, now)
+
+
+def _not_counted(  # noqa: PLR0913  (each is a fact about the plan)
+    source: Source, state: State, policy: Policy, mode: Mode, now: datetime, *, all_sent: bool
+) -> tuple[pa.Table, pa.Table]:
+    """What the guards need not count of the rows that the ledger lists: those that wait, and those that were refused before.
+
+    What waits and is not listed, as claims may leave it, is not among it.
+    """
+    known = {key: in_mode(mode, row) for key, row in state.undelivered.items()}
+    if not any(was_refused(row) or row.waits(now, park_doubt=policy.park_doubt) for row in known.values()):
+        return _NO_ROWS, _NO_ROWS
+    rows, wait = source.listed(), _NO_ROWS
+    if not all_sent:
+        rows, wait = split(rows, known, now, InDoubt.of(state.claims, policy))
+    return wait, refused_before(rows, known)[1]
 
 
 def _of_all(  # noqa: PLR0913  (each is a part of the run)

@@ -15,7 +15,7 @@ from dbt_reverse_etl.app.push_report import Report
 from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.counts import NO_ROWS, PerOperation
 from dbt_reverse_etl.delivery.facts import PARKED
-from dbt_reverse_etl.delivery.planning import listed
+from dbt_reverse_etl.delivery.planning import count
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import RunResult
 from dbt_reverse_etl.delivery.position import State
@@ -184,9 +184,10 @@ def test_the_guards_judge_exactly_what_comes_to_the_destination(kind: type[Plain
 def test_where_spark_writes_all_rows_at_once_those_that_wait_count() -> None:
     desk = with_parked_deletes()
     source, state = desk._source_for(desk.state()), desk.state()
-    sink = Mock(spec=SparkSink)
-    counted = [listed(source, state, sink, Mode.MIRROR, POLICY, desk.clock.now(), far=far) for far in (True, False)]
-    assert [(found.wait.num_rows, found.refused.num_rows) for found in counted] == [(0, 2), (2, 0)]
+    ports = Mock(sink=Mock(spec=SparkSink), clock=desk.clock)
+    policies = [replace(POLICY, executors_from=rows) for rows in (1, 1000)]
+    counted = [count(source, state, ports, policy, Mode.MIRROR) for policy in policies]
+    assert [(found.wait.num_rows, found.refused.total) for found in counted] == [(0, 2), (2, 0)]
 
 
 class Sampled(DictSource):
