@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -19,10 +20,7 @@ class PerOperation:
     @staticmethod
     def of(operations: Iterable[str]) -> PerOperation:
         """Count the operations of rows; an unknown word is a TypeError."""
-        counted: dict[str, int] = {}
-        for operation in operations:
-            counted[operation] = counted.get(operation, 0) + 1
-        return PerOperation(**counted)
+        return PerOperation(**Counter(operations))
 
     def __add__(self, other: PerOperation) -> PerOperation:
         return PerOperation(self.insert + other.insert, self.update + other.update, self.delete + other.delete)
