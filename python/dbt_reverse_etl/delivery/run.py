@@ -261,10 +261,10 @@ class _Run:
         began = self._clock.monotonic()
         self._ports.progress(Number.WAVE, self._histogram.rows(claim.lo, claim.hi).total)
         sent = sender.send(claim).redacted()
-        self._given_up = sender.given_up
         self._step("wave.delivered")
         self._count(claim, sent)
         stop = sent.stop or self._unavailable(claim, sent)
+        self._given_up = self._task.full_load and stop is not None and stop.kind is StopKind.REJECTIONS
         if stop is None:
             following = self._next_claim(self._clock.monotonic() - began)
             self._unrecorded = self._acknowledgement(claim, sent, following)

@@ -32,9 +32,7 @@ _OUT_OF_TIME = Stop(
 
 
 class WaveSender:
-    """Attributes: given_up: a full load ended without a swap, because rows were refused."""
-
-    given_up = False
+    """Of one run, whose parts it is given."""
 
     def __init__(  # noqa: PLR0913, PLR0917  (each is a part of the run)
         self,
@@ -106,7 +104,6 @@ class WaveSender:
     def _whole_or_nothing(self, sent: Sent) -> Sent:
         if not self._task.full_load or (sent.stop is None and not sent.undelivered):
             return sent
-        self.given_up = sent.stop is None or sent.stop.kind is StopKind.REJECTIONS
         planned = self._plan.histogram.total
         reason = sent.stop.reason if sent.stop else f"{len(sent.undelivered)} rows were not taken"
         stop = Stop(sent.stop.kind if sent.stop else StopKind.REJECTIONS, f"the full load was given up: {reason}")
