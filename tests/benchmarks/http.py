@@ -22,6 +22,7 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.plan import plan_of
@@ -79,7 +80,7 @@ class Load:
         sink.open(self.task)
         engine = Engine(sink, self.task, Policy(), Clock(), lambda: True)
         began, busy = time.perf_counter(), time.process_time()
-        sent = engine.deliver_wave("claim", self.table).counts.delivered.total
+        sent = engine.deliver_wave(WavePart("claim", self.table)).counts.delivered.total
         took = time.perf_counter() - began, time.process_time() - busy
         assert sent == self.rows
         return took

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import SNAPSHOT, Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.messages import Entry, Message
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
@@ -101,7 +102,7 @@ class Work:
         """The engine and the sink: encoding included, every row acknowledged."""
         engine = Engine(self.sink, self.task, Policy(), Clock(), lambda: True)
         began = time.perf_counter()
-        result = engine.deliver_wave("claim", self.table)
+        result = engine.deliver_wave(WavePart("claim", self.table))
         taken = time.perf_counter() - began
         assert result.counts.delivered.total == self._rows
         return taken

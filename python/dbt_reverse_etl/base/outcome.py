@@ -95,3 +95,13 @@ class Delivery:
             retry_after=retry_after,
             refused_whole=outcome is Outcome.REJECTED,
         )
+
+    def violation(self, rows: int) -> str | None:
+        """The rule that the answer to a batch of so many rows breaks, or None: nothing in such an answer can be believed."""
+        indexes = {result.index for result in self.results}
+        named = (*indexes, *self.maybe_applied, *self.in_part)
+        if len(indexes) < len(self.results) or any(not 0 <= index < rows for index in named):
+            return "the sink answered for a row it was not sent, or twice for one row"
+        if any(result.outcome is Outcome.DELIVERED for result in self.results):
+            return "the sink listed a delivered row among its failures"
+        return None

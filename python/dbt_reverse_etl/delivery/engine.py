@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-import pyarrow as pa
-
 from dbt_reverse_etl.base.outcome import TROUBLE, Delivery, Outcome, malformed
 from dbt_reverse_etl.base.workers import at_once
 from dbt_reverse_etl.delivery.clock import Clock
@@ -20,7 +18,6 @@ from dbt_reverse_etl.delivery.progress import Number, Progress, Step, no_progres
 from dbt_reverse_etl.delivery.wave import RowFailure, Wave, WavePart
 from dbt_reverse_etl.delivery.waves import anywhere
 from dbt_reverse_etl.sinks.base import Limits, Mode, Sink, SinkTask, sent_columns
-from dbt_reverse_etl.sinks.buckets import Buckets
 
 
 @dataclass(frozen=True)
@@ -86,33 +83,17 @@ class Engine:
         self._permits = Permits(self._workers)
         self._gate = Gate(clock, policy.retries, self._limits.requests_per_second, lease_held, random)
 
-    def deliver_wave(  # noqa: PLR0913  (those by name have defaults)
-        self,
-        claim: str,
-        table: pa.Table,
-        left_out: int = 0,
-        stop: Stop | None = None,
-        *,
-        last: bool = True,
-        known: bool = False,
-        buckets: Buckets | None = None,
-    ) -> WaveResult:
-        """Deliver rows of a claim.
-
-        Args:
-            stop: the sync stopped before: nothing is sent.
-            claim, table, left_out, last, known, buckets: see `WavePart`.
+    def deliver_wave(self, part: WavePart, stop: Stop | None = None) -> WaveResult:
+        """Deliver rows of a claim; none, if the sync stopped before.
 
         Raises:
             LeaseLost: after every request that was under way has ended.
         """
-        sent = table.select(self._columns).combine_chunks()
-        part = WavePart(claim, table, left_out, last, known, buckets, self._may_miss)
-        wave = Wave(part, self._policy, self._interrupted)
-        if stop is not None:
-            wave.stop(stop)
+        sent, edge = part.rows.select(self._columns).combine_chunks(), part.buckets.edge if part.buckets else anywhere
+        wave = Wave(part, self._policy, self._interrupted, may_miss=self._may_miss)
+        wave.stopped_by = stop
         try:
-            with Prepared(sent, self._limits, self._sink.prepare, buckets.edge if buckets else anywhere) as rows:
+            with Prepared(sent, self._limits, self._sink.prepare, edge) as rows:
                 self._deliver_all(wave, rows)
         except LeaseLost as lost:
             lost.rows = wave.begun()
@@ -216,11 +197,10 @@ class Engine:
 
 
 def _formed(wave: Wave, rows: int, answer: object) -> Delivery:
-    """The answer of a sink, if it has the form of one: without it nobody knows what was applied."""
-    wrong = malformed(answer)
-    if wrong is None:
-        return cast("Delivery", answer)
-    return _broken(wave, rows, Outcome.UNKNOWN, f"the sink answered with {wrong}, not a Delivery")
+    """The answer of a sink, if it has the form of one and keeps its rules: without it nobody knows what was applied."""
+    form = malformed(answer)
+    wrong = f"the sink answered with {form}, not a Delivery" if form else cast("Delivery", answer).violation(rows)
+    return _broken(wave, rows, Outcome.UNKNOWN, wrong) if wrong else cast("Delivery", answer)
 
 
 def _broken(wave: Wave, rows: int, outcome: Outcome, reason: str) -> Delivery:

@@ -21,14 +21,12 @@ from dbt_reverse_etl.delivery.undelivered import (
     BUCKET,
     InDoubt,
     alone,
-    held_back,
-    left_in_doubt,
     not_delivered,
     refused_before,
     split,
     still_waiting,
 )
-from dbt_reverse_etl.delivery.wave import count_operations
+from dbt_reverse_etl.delivery.wave import WavePart, count_operations
 from dbt_reverse_etl.sinks.base import OPERATION, Applied
 from dbt_reverse_etl.sinks.buckets import Buckets, Chunk
 from dbt_reverse_etl.sinks.ranges import Ranges
@@ -132,11 +130,9 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
 
 def _waiting(wait: pa.Table, order: Order) -> Sent:
     """What is said of rows that are not sent now."""
-    left = left_in_doubt if order.only is None else held_back
-    listed, planned = (
-        still_waiting(wait, order.known, order.now, order.in_doubt, left),
-        count_operations(wait.column(OPERATION)),
-    )
+    reason = "an earlier run may have sent it" if order.only is None else "held back while one other row was sent"
+    listed = still_waiting(wait, order.known, order.now, order.in_doubt, reason)
+    planned = count_operations(wait.column(OPERATION))
     no_match = PerOperation.of(row.operation for row in listed if row.outcome == Outcome.NO_MATCH)
     return Sent(Counts(planned=planned, skipped=planned - no_match, no_match=no_match), (*listed,))
 
@@ -154,7 +150,7 @@ def without_applied(table: pa.Table, before: Applied) -> tuple[pa.Table, Sent]:
 def _sent(engine: Engine, order: Order, rows: pa.Table, stop: Stop | None, **part: Any) -> Sent:
     """What becomes of rows that the engine gets as one `WavePart`."""
     try:
-        result = engine.deliver_wave(order.claim.id, rows, stop=stop, **part)
+        result = engine.deliver_wave(WavePart(order.claim.id, rows, **part), stop)
     except LeaseLost as lost:
         lost.buckets = _buckets(rows.take(pa.array(lost.rows, pa.int64())))
         raise

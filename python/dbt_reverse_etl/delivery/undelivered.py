@@ -52,7 +52,7 @@ def split(
     A row whose value changed since it was rejected does not wait. One that may have arrived does, unless it is sent all the same.
     """
     held = pc.and_(_may_have_arrived(table, known, in_doubt), pc.invert(_within(table, in_doubt.sent)))
-    return _divided(table, pc.or_(_waits(table, known, now), held))
+    return _divided(table, pc.or_(_unchanged(table, known, lambda row: row.waits(now)), held))
 
 
 def alone(table: pa.Table, key: str) -> tuple[pa.Table, pa.Table]:
@@ -75,10 +75,6 @@ def _divided(table: pa.Table, chosen: pa.Array) -> tuple[pa.Table, pa.Table]:
     if not pc.any(chosen).as_py():
         return table, table.slice(0, 0)
     return table.filter(pc.invert(chosen)), table.filter(chosen)
-
-
-def _waits(table: pa.Table, known: Mapping[str, Undelivered], now: datetime) -> pa.Array:
-    return _unchanged(table, known, lambda row: row.waits(now))
 
 
 def _unchanged(table: pa.Table, known: Mapping[str, Undelivered], chosen: Callable[[Undelivered], bool]) -> pa.Array:
@@ -107,21 +103,19 @@ def _within(table: pa.Table, ranges: Ranges) -> pa.ChunkedArray:
 
 
 def still_waiting(
-    table: pa.Table,
-    known: Mapping[str, Undelivered],
-    now: datetime,
-    in_doubt: InDoubt,
-    new: Callable[[Mapping[str, Any], datetime], Undelivered],
+    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, in_doubt: InDoubt, reason: str
 ) -> list[Undelivered]:
     """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added.
 
     Args:
-        new: the entry of a row that the ledger does not list with this value.
+        reason: of a row that the ledger does not list with this value.
     """
     rows = _placed_rows(table, known, in_doubt).to_pylist()
     listed = [(row, known.get(row[KEY])) for row in rows]
     return [
-        replace(entry, **_place(row)) if entry is not None and entry.after_hash == row[AFTER] else new(row, now)
+        replace(entry, **_place(row))
+        if entry is not None and entry.after_hash == row[AFTER]
+        else _not_attempted(row, now, reason)
         for row, entry in listed
     ]
 
@@ -154,18 +148,8 @@ def in_mode(mode: Mode, entry: Undelivered) -> Undelivered:
     return replace(entry, outcome=Outcome.RETRYABLE.value, attempts=0, next_attempt_at=None)
 
 
-def left_in_doubt(row: Mapping[str, Any], now: datetime) -> Undelivered:
-    """The entry of a row that may have arrived and is not sent again."""
-    return _not_attempted(row, now, Outcome.UNKNOWN, "an earlier run may have sent it")
-
-
-def held_back(row: Mapping[str, Any], now: datetime) -> Undelivered:
-    """The entry of a row of the same bucket as the one row that is sent."""
+def _not_attempted(row: Mapping[str, Any], now: datetime, reason: str) -> Undelivered:
     outcome = Outcome.UNKNOWN if row[IN_FLIGHT] else Outcome.RETRYABLE
-    return _not_attempted(row, now, outcome, "held back while one other row was sent")
-
-
-def _not_attempted(row: Mapping[str, Any], now: datetime, outcome: Outcome, reason: str) -> Undelivered:
     return _entry(row, outcome=outcome.value, reason=reason, attempts=0, first_failed_at=now, next_attempt_at=None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, RowResult
 from dbt_reverse_etl.delivery.counts import NO_ROWS, Counts, PerOperation
-from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind, never
+from dbt_reverse_etl.delivery.gate import INTERRUPT, Stop, StopKind
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.sinks.base import OPERATION, Batch
 from dbt_reverse_etl.sinks.buckets import BatchBuckets, Buckets
@@ -48,7 +48,6 @@ class WavePart:
         last: no others follow.
         known: each was refused before, with the same value: that it is again says nothing about the destination.
         buckets: which buckets of the claim the rows complete, where they come bucket by bucket.
-        may_miss: rows are only updated, so that the destination need not have each of them.
     """
 
     claim: str
@@ -57,14 +56,15 @@ class WavePart:
     last: bool = True
     known: bool = False
     buckets: Buckets | None = None
-    may_miss: bool = False
 
 
 class Wave:
     """The rows of a part of a claim, by row number."""
 
-    def __init__(self, part: WavePart, policy: Policy, interrupted: Callable[[], bool] = never) -> None:
+    def __init__(self, part: WavePart, policy: Policy, interrupted: Callable[[], bool], *, may_miss: bool) -> None:
+        """`may_miss`: rows are only updated, so that the destination need not have each of them."""
         rows = part.rows.num_rows
+        self._may_miss = may_miss
         self._part = part
         self.stopped_by: Stop | None = None
         self._marks = bytearray(rows)
@@ -162,12 +162,7 @@ class Wave:
     def record(self, rows: Sequence[int], delivery: Delivery) -> None:
         """Write down the sink's answer; a batch refused as one says nothing about a single row."""
         with self._lock:
-            wrong = _violation(len(rows), delivery)
-            if wrong is not None:
-                # Nothing in such an answer can be believed, so any row may be applied.
-                self.stop(Stop(StopKind.FATAL, wrong))
-                delivery = Delivery.of_all(len(rows), Outcome.UNKNOWN, wrong)
-            elif delivery.refused_whole and len(delivery.results) < len(rows):
+            if delivery.refused_whole and len(delivery.results) < len(rows):
                 refused = Delivery.of_all(len(rows), Outcome.REJECTED, "the batch was refused")
                 delivery = replace(refused, maybe_applied=delivery.maybe_applied, in_part=delivery.in_part)
             self._in_part.update(rows[index] for index in delivery.in_part)
@@ -188,15 +183,14 @@ class Wave:
 
     def again(self, rows: Sequence[int], delivery: Delivery) -> list[int]:
         """The rows to send again: not applied for the destination's fault, or, unless doubt is parked, nobody knows."""
-        return [rows[r.index] for r in delivery.results if r.outcome in self._repeated and r.index in range(len(rows))]
+        return [rows[result.index] for result in delivery.results if result.outcome in self._repeated]
 
     def close(self) -> tuple[dict[int, RowFailure], Counts]:
         """Everything that was not delivered, and the counts."""
         with self._lock:
             stop = self.stopped_by
-            for row in [*self._marked(OPEN)]:
-                reason = f"not sent: {stop.reason}" if stop else "not sent"
-                self._failures[row] = RowFailure(Outcome.RETRYABLE, reason, 0)
+            left = RowFailure(Outcome.RETRYABLE, f"not sent: {stop.reason}" if stop else "not sent", 0)
+            self._failures |= {row: left for row, mark in enumerate(self._marks) if mark == OPEN}
             for row in self._maybe & self._failures.keys():
                 failure = self._failures[row]
                 if failure.outcome in (Outcome.RETRYABLE, Outcome.FATAL):  # anything else was said of this row alone
@@ -224,7 +218,7 @@ class Wave:
 
     def _fail(self, row: int, result: RowResult) -> None:
         outcome, reason = result.outcome, result.reason
-        if outcome is Outcome.NO_MATCH and not self._part.may_miss:
+        if outcome is Outcome.NO_MATCH and not self._may_miss:
             outcome = Outcome.REJECTED  # a row that is to be there
         before = self._failures.get(row)
         joined = before.outcome.then(outcome) if before else outcome
@@ -248,27 +242,9 @@ class Wave:
             for row in rows:
                 self._marks[row] = mark
 
-    def _marked(self, mark: int) -> Iterator[int]:
-        row = self._marks.find(mark)
-        while row >= 0:
-            yield row
-            row = self._marks.find(mark, row + 1)
-
 
 def count_operations(operations: pa.ChunkedArray, rows: Sequence[int] | None = None) -> PerOperation:
     """Rows of each operation: of all, or of the given row numbers."""
     some = operations if rows is None else operations.take(pa.array(rows, pa.int64()))
     counted = {entry["values"]: entry["counts"] for entry in some.value_counts().to_pylist()}
     return PerOperation(**counted) if counted else NO_ROWS
-
-
-def _violation(rows: int, delivery: Delivery) -> str | None:
-    results = delivery.results
-    indexes = {result.index for result in results}
-    if len(indexes) < len(results) or any(
-        not 0 <= index < rows for index in (*indexes, *delivery.maybe_applied, *delivery.in_part)
-    ):
-        return "the sink answered for a row it was not sent, or twice for one row"
-    if any(result.outcome is Outcome.DELIVERED for result in results):
-        return "the sink listed a delivered row among its failures"
-    return None

@@ -21,6 +21,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.kafka import sink as kafka_sink
 from dbt_reverse_etl.sinks.kafka.outcome import Reports
 from dbt_reverse_etl.testing import Change, Row, deliver, next_run, opened, outcomes, person
@@ -86,7 +87,7 @@ def outage() -> Iterator[Outage]:
         waves = list[Future[WaveResult]]()
 
         def kill() -> None:
-            waves.append(pool.submit(engine.deliver_wave, "claim-1", a_batch(tasks[1], rows).rows))
+            waves.append(pool.submit(engine.deliver_wave, WavePart("claim-1", a_batch(tasks[1], rows).rows)))
             while len(books) < 3:  # of two batches, of which the later one has hardly begun
                 time.sleep(0.001)
             broker().kill()

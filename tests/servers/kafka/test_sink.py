@@ -19,6 +19,7 @@ from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.ports import Job, Status
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import Batch
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions, KafkaSettings
 from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
@@ -190,7 +191,7 @@ def test_the_engine_finds_the_row_for_which_the_broker_refuses_its_neighbours() 
     with opened(sink(compression="none"), task) as kafka:
         alter_topic(task.object, "max.message.bytes", "2000")
         engine = Engine(kafka, task, Policy(retries=Retries(first=0.01, cap=0.05)), Clock(), lambda: True)
-        result = engine.deliver_wave("claim-1", a_batch(task, people(*rows)).rows)
+        result = engine.deliver_wave(WavePart("claim-1", a_batch(task, people(*rows)).rows))
     assert {row: failure.outcome for row, failure in result.failures.items()} == {5: REJECTED}
     assert sorted(row["id"] for row in table(read(task.object)).values()) == [*range(5), *range(6, 30)]
 

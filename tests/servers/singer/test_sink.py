@@ -29,6 +29,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.config.validation import Place, validate
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.singer import process
 from dbt_reverse_etl.sinks.singer.settings import SingerOptions, SingerSettings
@@ -435,7 +436,7 @@ def engine_run(sink: SingerSink, rows: int) -> Any:
     table = batch.append_column("_key", pa.array([str(number) for number in range(rows)]))
     with opened(sink, task):
         engine = Engine(sink, task, Policy(), FakeClock(), lambda: True, random=lambda: 1.0)
-        return engine.deliver_wave("claim-1", table)
+        return engine.deliver_wave(WavePart("claim-1", table))
 
 
 @pytest.mark.guarantee("Singer")

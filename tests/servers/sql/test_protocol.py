@@ -18,6 +18,7 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import Sink
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
@@ -62,7 +63,7 @@ def a_run(place: Losing, rows: int) -> Iterator[Any]:
 def sent(sink: Sink, clock: FakeClock, retries: Retries) -> WaveResult:
     rows = batch_of(TASK, [("update", person(1, "new")), ("insert", person(7, "new"))]).rows
     engine = Engine(sink, TASK, Policy(retries=retries), clock, lambda: True, random=lambda: 1.0)
-    return engine.deliver_wave("claim-1", rows)
+    return engine.deliver_wave(WavePart("claim-1", rows))
 
 
 @pytest.mark.guarantee("Crashes and claims")

@@ -13,6 +13,7 @@ from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.gate import never
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Number
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import Batch, Limits, Mode, Sink, SinkTask
 from tests.support.delivery.clock import FakeClock
 
@@ -102,7 +103,7 @@ class Bench:
                 "id": pa.array(range(rows), pa.int64()),
             }
         )
-        return self.engine.deliver_wave("claim", table, left_out)
+        return self.engine.deliver_wave(WavePart("claim", table, left_out))
 
 
 def delivered(ids: list[int], number: int) -> Delivery:

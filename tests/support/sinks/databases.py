@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.sql.checks import create_table
 from dbt_reverse_etl.sinks.sql.dialect import Dialect
@@ -119,7 +120,8 @@ def refused(db: Database, changes: Sequence[tuple[str, Row]], **task: Any) -> di
         rows = batch_of(the_task, changes).rows
         keys = pa.array(map(str, range(len(rows))))
         table = rows.append_column("_key", keys).append_column("_before_hash", pa.nulls(len(rows), pa.int64()))
-        return {row: failure.reason for row, failure in engine.deliver_wave("claim-1", table).failures.items()}
+        failures = engine.deliver_wave(WavePart("claim-1", table)).failures
+        return {row: failure.reason for row, failure in failures.items()}
 
 
 class Losing:

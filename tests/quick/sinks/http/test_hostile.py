@@ -21,6 +21,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.gate import StopKind
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 from dbt_reverse_etl.sinks.http import connection
 from dbt_reverse_etl.sinks.http.sink import HttpSink
@@ -89,7 +90,7 @@ def test_a_token_that_dies_during_the_run_stops_it_after_the_requests_under_way(
         sink = HttpSink(settings_of(server.url, concurrency=4, auth={"type": "bearer", "token": "t"}))
         sink.open(task)
         engine = Engine(sink, task, Policy(), FakeClock(), lambda: True)
-        result = engine.deliver_wave("wave", batch_of(task, inserts(*range(1000))).rows)
+        result = engine.deliver_wave(WavePart("wave", batch_of(task, inserts(*range(1000))).rows))
         sink.close()
     assert result.stop is not None
     assert result.stop.kind is not StopKind.INTERRUPTED

@@ -19,6 +19,7 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy
+from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.base import EVENT_ID, OPERATION, Batch, Limits, Mode, SinkTask
 from dbt_reverse_etl.sinks.fence import OlderFence
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
@@ -321,7 +322,7 @@ def test_a_claim_that_the_engine_sent_in_many_batches_settles_only_if_every_row_
     with opened(SmallBatches(SqliteSettings(path=str(path))), a_task()) as sink:
         engine = Engine(sink, a_task(), Policy(), FakeClock(), lambda: True)
         with patch.object(sink, "deliver", wraps=sink.deliver) as deliver:
-            result = engine.deliver_wave("wave", table_of_wave)
+            result = engine.deliver_wave(WavePart("wave", table_of_wave))
     assert [*result.failures] == ([] if bad is None else [bad])
     assert deliver.call_count == 8
     assert len(table(db)) == 50 - len(result.failures)
