@@ -22,7 +22,7 @@ from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.health import Health
 from dbt_reverse_etl.delivery.ports import Status
-from dbt_reverse_etl.warehouse.overview import FAILING, OVER, RECOVERED, Heard, Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import ALERT, FAILING, OVER, RECOVERED, REFUSED, Heard, Overview, Refusal
 
 _SILENT = frozenset({"planned", "busy", Status.INTERRUPTED, Status.SUPERSEDED})
 _LOST = frozenset(lost.push_status for lost in (OtherChangelog, OtherLedger, RestoredChangelog))
@@ -51,7 +51,7 @@ def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
     refused, changes = refusals(reports, overview), changed(reports, overview.heard)
     if refused:
         with _said_if_not("refused pushes", say):
-            ledger.record_refusals(refused, by, now())
+            ledger.record(REFUSED, refused, by, now())
     if changes:
         changes = _still(changes, pusher, say)
     if not changes:
@@ -59,7 +59,7 @@ def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
     heard = {one.report.sync: Heard(one.word, relation=one.report.relation) for one in changes}
     if channels:
         with _said_if_not("alerts", say):
-            ledger.record_alerts({sync: replace(one, is_sure=False) for sync, one in heard.items()}, by, now())
+            ledger.record(ALERT, {sync: replace(one, is_sure=False) for sync, one in heard.items()}, by, now())
         if not send(channels, changes, target, by, say):
             heard = {change.report.sync: replace(change.before, relation=change.report.relation) for change in changes}
     else:  # nobody is left to hear of a recovery; of a failure hears whoever is added
@@ -68,7 +68,7 @@ def tell(  # noqa: PLR0913, PLR0917  (each is a fact of the push)
     heard |= {former: one for former, one in formers.items() if former}
     if heard:
         with _said_if_not("alerts", say):
-            ledger.record_alerts(heard, by, now())
+            ledger.record(ALERT, heard, by, now())
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Watches
 from dbt_reverse_etl.warehouse.ledger import DeltaLedger
-from dbt_reverse_etl.warehouse.overview import Overview
+from dbt_reverse_etl.warehouse.overview import TESTS, Overview
 from dbt_reverse_etl.warehouse.session import cancel_jobs, mark_jobs, uncompressed_cache
 
 _LAST_TESTS = 8.0  # seconds after a signal in which the ledger hears of failed tests; schedulers wait ten
@@ -332,7 +332,7 @@ def _with_tests(
     failing = _failing(overview.failing, invocation, manifest)
     changed = {relation: tests for relation, tests in failing.items() if tests != overview.failing.get(relation, ())}
     if changed:
-        ledger.record_tests(changed, invocation.invocation_id, Clock().now())
+        ledger.record(TESTS, changed, invocation.invocation_id, Clock().now())
     return replace(overview, failing=failing)
 
 

@@ -28,7 +28,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.sinks.base import Sink, SinkTask, SparkSink
 from dbt_reverse_etl.warehouse.head import Head, visible_rows
 from dbt_reverse_etl.warehouse.held import History, Others, others
-from dbt_reverse_etl.warehouse.overview import Overview
+from dbt_reverse_etl.warehouse.overview import REFUSED, Overview
 from dbt_reverse_etl.warehouse.pending import PendingRows
 from dbt_reverse_etl.warehouse.spec import Spec, given_spec, resolve
 from dbt_reverse_etl.warehouse.whole_push import one_wave
@@ -142,7 +142,7 @@ class OneSync:
         if refusal and refusal.status == "blocked" and refusal.fence != fence:
             with suppress(Exception):  # what was done is done, whatever the ledger takes
                 kept = {self._name: replace(refusal, fence=fence)}
-                shared.ledger.record_refusals(kept, shared.invocation_id, shared.clock.now())
+                shared.ledger.record(REFUSED, kept, shared.invocation_id, shared.clock.now())
 
     def _lost(self, head: Head | None) -> PositionLost | None:
         """Why the position says nothing, with this head of the changelog."""

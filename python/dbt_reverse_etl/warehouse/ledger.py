@@ -25,13 +25,10 @@ from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.warehouse.commits import Commits, said
-from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal, Request
+from dbt_reverse_etl.warehouse.overview import ALERT, REFUSED, TESTS, Heard, Overview, Refusal, Request
 from dbt_reverse_etl.warehouse.spec import Spec
 
 REQUEST = "request"
-TESTS = "tests"  # sync_id of what is known of the tests of a changelog
-REFUSED = "push_refused"  # sync_id of pushes that ended before a run began
-ALERT = "alert"  # sync_id of what the channels of alerts have heard
 
 _PART = 8 * 1024 * 1024  # characters of a body in one task: a cluster takes none above spark.rpc.message.maxSize
 _WHOLE = "array_join(transform(array_sort(collect_list(struct(_part, body))), one -> one.body), '')"
@@ -147,28 +144,19 @@ class DeltaLedger:
         self._insert(facts)
 
     @apart
-    def record_tests(self, failing: Mapping[str, Sequence[str]], invocation_id: str, now: datetime) -> None:
-        """What is failing now, by the relation of the changelog; replaces what was known of these changelogs."""
-        told = {changelog: json.dumps(sorted(tests)) for changelog, tests in failing.items()}
-        self._record(TESTS, told, invocation_id, now)
+    def record(
+        self, fact: str, known: Mapping[str, Refusal | Heard | Sequence[str]], invocation_id: str, now: datetime
+    ) -> None:
+        """Facts that belong to no run; one commit. Of one name, the last record counts, whatever its clock says.
 
-    @apart
-    def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
-        """What no run tells, by the name of the sync."""
-        self._record(REFUSED, {sync: _body(one) for sync, one in refusals.items()}, invocation_id, now)
-
-    @apart
-    def record_alerts(self, heard: Mapping[str, Heard], invocation_id: str, now: datetime) -> None:
-        """What the channels hear, by the name of the sync."""
-        self._record(ALERT, {sync: _body(one) for sync, one in heard.items()}, invocation_id, now)
-
-    def _record(self, fact: str, bodies: Mapping[str, str], invocation_id: str, now: datetime) -> None:
-        """Facts that belong to no run, by name; one commit. Of one name, the last record counts, whatever its clock says."""
+        Args:
+            fact: `REFUSED` or `ALERT`, by the name of the sync; `TESTS` that fail now, by the relation of their changelog.
+        """
         query = f"select max(seq) from {self.relation} where sync_id = '{fact}'"  # noqa: S608
         newest = int(self._spark.sql(query).collect()[0][0] or 0)
         common = {"sync_id": fact, "fence": 0, "fact": fact, "recorded_at": now}
         common |= {"seq": newest + 1, "run_id": invocation_id}
-        self._write([{**common, "sync": name, "body": body} for name, body in bodies.items()], said(fact, 0))
+        self._write([{**common, "sync": name, "body": _body(one)} for name, one in known.items()], said(fact, 0))
 
     @apart
     def overview(
@@ -298,8 +286,10 @@ def _requests(rows: Sequence[Row]) -> dict[str, list[Request]]:
     return found
 
 
-def _body(record: Refusal | Heard) -> str:
-    return json.dumps({name: value for name, value in asdict(record).items() if name != "at"})
+def _body(record: Refusal | Heard | Sequence[str]) -> str:
+    if isinstance(record, Refusal | Heard):
+        return json.dumps({name: value for name, value in asdict(record).items() if name != "at"})
+    return json.dumps(sorted(record))
 
 
 def _of_target(

@@ -10,6 +10,8 @@ from dbt_reverse_etl.base.sql import plain_relation
 from dbt_reverse_etl.delivery.facts import RunStarted
 from dbt_reverse_etl.delivery.position import State
 
+# The facts that belong to no run: of the tests of a changelog, of pushes that ended before a run began, of what channels have heard.
+TESTS, REFUSED, ALERT = "tests", "push_refused", "alert"
 OVER = "ok"
 FAILING, RECOVERED = "failing", "recovered"  # what a channel hears
 

@@ -24,7 +24,7 @@ from dbt_reverse_etl.delivery.ports import Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch
-from dbt_reverse_etl.warehouse.overview import Heard, Overview, Refusal
+from dbt_reverse_etl.warehouse.overview import ALERT, REFUSED, Heard, Overview, Refusal
 from tests.support.delivery.clock import FakeClock
 from tests.support.delivery.desk import POLICY, Desk
 from tests.support.delivery.fault_points import FAULT_POINTS
@@ -206,12 +206,15 @@ class Office:
     def clock(self) -> FakeClock:
         return self.desk.clock
 
-    def record_refusals(self, refusals: dict[str, Refusal], invocation_id: str, now: datetime) -> None:
+    def record(self, fact: str, known: dict[str, Any], invocation_id: str, now: datetime) -> None:
+        {REFUSED: self._record_refusals, ALERT: self._record_alerts}[fact](known)
+
+    def _record_refusals(self, refusals: dict[str, Refusal]) -> None:
         self._step("refusal.before")
         self.refusals |= {sync: replace(one, at=self.desk.clock.now()) for sync, one in refusals.items()}
         self._step("refusal.after")
 
-    def record_alerts(self, heard: dict[str, Heard], invocation_id: str, now: datetime) -> None:
+    def _record_alerts(self, heard: dict[str, Heard]) -> None:
         is_sure = all(one.is_sure for one in heard.values())
         if is_sure:
             self._step("told.before")

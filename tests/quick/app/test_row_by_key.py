@@ -41,8 +41,8 @@ class Ledger(MemoryLedger):
         super().__init__()
         self.refused: dict[str, Refusal] = {}
 
-    def record_refusals(self, refusals: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
-        self.refused |= refusals
+    def record(self, fact: str, known: Mapping[str, Refusal], invocation_id: str, now: datetime) -> None:
+        self.refused |= known
 
 
 def sent(only: str | None, overview: Overview, ledger: Ledger, *overrides: str) -> Report:

@@ -43,7 +43,7 @@ from dbt_reverse_etl.report import reading
 from dbt_reverse_etl.warehouse import commits
 from dbt_reverse_etl.warehouse import ledger as ledger_module
 from dbt_reverse_etl.warehouse.ledger import _ADAPTERS, DeltaLedger, _row, decode
-from dbt_reverse_etl.warehouse.overview import Heard, Refusal
+from dbt_reverse_etl.warehouse.overview import ALERT, REFUSED, TESTS, Heard, Refusal
 from tests.support.delivery import histories
 from tests.support.delivery.memory_sinks import PlainSink, TransactionalSink
 from tests.support.delivery.world import MemoryLedger, World
@@ -380,13 +380,13 @@ def test_the_position_in_the_status_model_is_the_oldest_one_that_the_facts_fold_
 
 def test_what_the_channels_have_heard_is_kept_by_name_and_the_newest_word_counts(ledger: DeltaLedger) -> None:
     told = {"crm": Heard("failing", is_sure=False), "ads": Heard("recovered")}
-    ledger.record_alerts(told, "run-1", NOW)
-    ledger.record_alerts({"crm": Heard("failing")}, "run-1", NOW - timedelta(hours=1))  # another machine
+    ledger.record(ALERT, told, "run-1", NOW)
+    ledger.record(ALERT, {"crm": Heard("failing")}, "run-1", NOW - timedelta(hours=1))  # another machine
     assert ledger.overview(["crm", "ads"]).heard == {"crm": Heard("failing"), "ads": Heard("recovered")}
     assert ledger.overview(["other"]).heard == {}
-    ledger.record_alerts({"crm": Heard("recovered", relation="`dev`.`people`")}, "run-2", NOW)
-    ledger.record_refusals({"crm": Refusal("blocked", "few", None, "d4", 1, "`dev`.`people`")}, "run-2", NOW)
-    ledger.record_refusals({"crm": Refusal("blocked", "many", None, "a1", 2, "`prod`.`people`")}, "run-2", NOW)
+    ledger.record(ALERT, {"crm": Heard("recovered", relation="`dev`.`people`")}, "run-2", NOW)
+    ledger.record(REFUSED, {"crm": Refusal("blocked", "few", None, "d4", 1, "`dev`.`people`")}, "run-2", NOW)
+    ledger.record(REFUSED, {"crm": Refusal("blocked", "many", None, "a1", 2, "`prod`.`people`")}, "run-2", NOW)
     prod, dev = (ledger.overview(["crm"], (), {"crm": f"`{target}`.`people`"}) for target in ("prod", "dev"))
     assert (prod.heard, dev.heard) == ({"crm": Heard("failing")}, {"crm": Heard("recovered")}), "each target its own"
     assert prod.refusals["crm"] == Refusal("blocked", "many", NOW, "a1", 2)
@@ -406,14 +406,14 @@ def test_an_overview_of_many_runs_is_as_large_as_that_of_one(ledger: DeltaLedger
         for fence in range(1, 41)
         for sync_id in ("a1", "b2")
     ]
-    ledger.record_refusals({"crm": Refusal("busy", "the first push")}, "run", NOW)
+    ledger.record(REFUSED, {"crm": Refusal("busy", "the first push")}, "run", NOW)
     ledger.append(*[replace(run, run_id=request) if run.fence == 7 else run for run in reversed(runs)])
     for id_, minutes in [(request, 0), (later, 5), (sooner, 3)]:
         asked(id_, minutes)
     for minutes in (2, 9, 4):
         at = NOW + timedelta(minutes=minutes)
-        ledger.record_refusals({"crm": Refusal("busy", f"after {minutes}")}, "run", at)
-        ledger.record_tests({"model.x.people": [f"test {minutes}"]}, "run", at - timedelta(hours=minutes))
+        ledger.record(REFUSED, {"crm": Refusal("busy", f"after {minutes}")}, "run", at)
+        ledger.record(TESTS, {"model.x.people": [f"test {minutes}"]}, "run", at - timedelta(hours=minutes))
     asks = ledger._spark.sql(sql.render("ledger_overview", ledger.relation, ["crm", "model.x.people"]))
     rows = asks.collect()
     scans = re.findall(r"FileScan parquet (?:\S+)?\[(.*?)\] .*PartitionFilters: \[(.*?)\]", _plan(asks))
