@@ -19,6 +19,11 @@ from dbt_reverse_etl.delivery.position import State
 
 _MOST_REASONS = 5  # in words; the ledger has all
 NEXT_RUN, AT_A_TIME, ON_CHANGE, ON_RETRY = "next_run", "at_a_time", "on_change", "on_retry"
+_WHEN = {  # in a table and in a sentence
+    NEXT_RUN: ("next run", "the next run tries again"),
+    ON_CHANGE: ("on a change", "tried again when the row or the mapping changes, or by dbt-reverse-etl retry"),
+    ON_RETRY: ("by retry", "tried again by dbt-reverse-etl retry alone"),
+}
 
 
 class Health(str, Enum):
@@ -190,9 +195,8 @@ def explained(standing: Standing) -> list[str]:
 def next_attempt(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
     """When a row is tried again: `next run`, a time in UTC, `on a change` of the row or the mapping, or `by retry`."""
     again = _again(row, now, park_doubt=park_doubt)
-    if again == AT_A_TIME and row.next_attempt_at is not None:
-        return minute(row.next_attempt_at)
-    return {ON_CHANGE: "on a change", ON_RETRY: "by retry"}.get(again, "next run")
+    at = row.next_attempt_at if again == AT_A_TIME else None
+    return minute(at) if at else _WHEN[again][0]
 
 
 def exit_code(status: str, health: Health) -> ExitCode:
@@ -230,10 +234,6 @@ def _again(row: Undelivered, now: datetime, *, park_doubt: bool) -> str:
 def when(left: Left) -> str:
     """When these rows are tried again."""
     if left.first is None or left.last is None:
-        return {
-            NEXT_RUN: "the next run tries again",
-            ON_CHANGE: "tried again when the row or the mapping changes, or by dbt-reverse-etl retry",
-            ON_RETRY: "tried again by dbt-reverse-etl retry alone",
-        }[left.again]
+        return _WHEN[left.again][1]
     first, last = minute(left.first), minute(left.last)
     return f"tried again after {first} UTC" if first == last else f"tried again from {first} to {last} UTC"
