@@ -256,27 +256,15 @@ def _order(fact: Fact) -> tuple[int, int]:
 def _started(fact: RunStarted) -> State:
     places: tuple[Range | Claim, ...] = (*fact.positions, *fact.claims)
     asked = [*(place.snapshot for place in places), *(row.changed for row in fact.undelivered)]
+    restated = {name: value for name, value in vars(fact).items() if name in State.__dataclass_fields__}
+    restated |= {"positions": normalise(fact.positions), "undelivered": {row.key: row for row in fact.undelivered}}
     return State(
-        fence=fact.fence,
-        changelog=fact.changelog,
-        positions=normalise(fact.positions),
-        claims=fact.claims,
-        undelivered={row.key: row for row in fact.undelivered},
-        specs=dict(fact.specs),
-        head=fact.head,
+        **restated,
         began=min(filter(None, asked), default=0),
         started_at=fact.at,
-        lease_until=fact.lease_until,
-        owner=fact.owner,
         finished=False,
         status="running",
-        abandoned=fact.abandoned,
-        mark=fact.mark,
-        known_from=fact.known_from,
-        leftovers=fact.leftovers,
-        captures=dict(fact.captures),
         only_began=fact.run_id if fact.restates else "",
-        found=fact.found,
     )
 
 

@@ -229,16 +229,7 @@ class _Run:
         """Record what became of the open claims, plan on top of it, and claim the first wave; one commit."""
         known = self._ask_sink(self._state.claims) if self._sink.transactional else Settlement()
         closes = known.closes + ((unsent.id,) if unsent else ())
-        settled = ClaimsSettled(
-            sync_id=self._sync_id,
-            fence=self._fence,
-            seq=self._next_seq(),
-            at=self._clock.now(),
-            delivered=known.delivered,
-            closes=closes,
-            claims=known.in_doubt,
-            specs=self._state.specs,
-        )
+        settled = ClaimsSettled(*self._next_head(), known.delivered, closes, known.in_doubt, self._state.specs)
         self._step("claims.settled")
         self._state = apply(self._state, settled)
         self._make_plan()
@@ -262,7 +253,9 @@ class _Run:
         self._ports.progress(Number.WAVE, self._histogram.rows(claim.lo, claim.hi).total)
         sent = sender.send(claim).redacted()
         self._step("wave.delivered")
-        self._count(claim, sent)
+        self._counts += sent.counts
+        self._counted_to = claim.hi
+        self._ports.progress(Number.COUNTED, self._counts.planned.total)
         stop = sent.stop or self._unavailable(claim, sent)
         self._given_up = self._task.full_load and stop is not None and stop.kind is StopKind.REJECTIONS
         if stop is None:
@@ -298,17 +291,9 @@ class _Run:
             return None
         return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row").after(sent.trouble)
 
-    def _count(self, claim: Claim, sent: Sent) -> None:
-        self._counts += sent.counts
-        self._counted_to = claim.hi
-        self._ports.progress(Number.COUNTED, self._counts.planned.total)
-
     def _acknowledgement(self, claim: Claim, sent: Sent, following: Claim | None) -> WaveAcknowledged:
         return WaveAcknowledged(
-            sync_id=self._sync_id,
-            fence=self._fence,
-            seq=self._next_seq(),
-            at=self._clock.now(),
+            *self._next_head(),
             lo=claim.lo,
             hi=claim.hi,
             snapshot=claim.snapshot,
@@ -361,13 +346,10 @@ class _Run:
         message = redact(message)  # of an error, too, which may quote a secret
         state, sent = self._reached(), self._sent.id if self._sent and not self._unrecorded else None
         finished = RunFinished(
-            sync_id=self._sync_id,
-            fence=self._fence,
-            seq=self._next_seq(),
-            at=self._clock.now(),
-            status=status,
-            counts=counts,
-            planned=planned,
+            *self._next_head(),
+            status,
+            counts,
+            planned,
             message=message or (redact(reasons(state)) if status == Status.PARTIAL else ""),
             releases=tuple(claim for claim in self._own[-2:] if claim != sent),
             allowed=self._ports.allowed(state) if reached_its_end(status) else 0,
@@ -391,6 +373,7 @@ class _Run:
         failed = self._histogram.rows(self._sent.lo, self._sent.hi)
         return Counts(planned=rest, failed=failed, skipped=rest - failed)
 
-    def _next_seq(self) -> int:
+    def _next_head(self) -> tuple[str, int, int, datetime]:
+        """What the next fact begins with: sync, fence, number and time."""
         self._seq += 1
-        return self._seq
+        return self._sync_id, self._fence, self._seq, self._clock.now()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 from typing import Any
 
 from dbt_reverse_etl.delivery.counts import NO_COUNTS
-from dbt_reverse_etl.delivery.facts import ClaimsSettled, Fact, RunStarted, WaveAcknowledged
+from dbt_reverse_etl.delivery.facts import Claim, ClaimsSettled, Fact, RunStarted, WaveAcknowledged
 from dbt_reverse_etl.delivery.ports import Job, LedgerPort
 from dbt_reverse_etl.delivery.position import State
+
+_RESTATED = ("specs", "positions", "claims", "abandoned", "known_from", "leftovers")
 
 
 def run_started(job: Job, state: State, now: datetime, **stated: Any) -> RunStarted:
@@ -22,9 +25,7 @@ def run_started(job: Job, state: State, now: datetime, **stated: Any) -> RunStar
         "at": now,
         "head": job.head,
         "spec": job.spec,
-        "specs": state.specs,
-        "positions": state.positions,
-        "claims": state.claims,
+        **{name: getattr(state, name) for name in _RESTATED},
         "undelivered": tuple(state.undelivered.values()),
         "lease_until": now,
         "owner": job.owner,
@@ -32,10 +33,7 @@ def run_started(job: Job, state: State, now: datetime, **stated: Any) -> RunStar
         "changelog": job.changelog,
         "invocation_id": job.invocation_id,
         "exposure": job.exposure,
-        "abandoned": state.abandoned,
         "mark": state.mark or job.run_id,
-        "known_from": state.known_from,
-        "leftovers": state.leftovers,
         **stated,
     }
     places = (*restated["positions"], *restated["claims"])
@@ -78,10 +76,7 @@ def _on_top(older: State, state: State) -> State:
 
 def looked_back(started: RunStarted, before: State) -> tuple[Fact, ...]:
     """After a run that was killed at once: the fences before it hold nothing that this run does not know, so that the next one stops here."""
-    if not before.only_began:
-        return ()
-    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
-    return (ClaimsSettled(**told, seq=1, delivered=(), closes=(), claims=(), specs={}),)
+    return (_settled(started, 1, {}, (), ()),) if before.only_began else ()
 
 
 def late_facts(started: RunStarted, state: State, before: State, *, transactional: bool) -> tuple[Fact, ...]:
@@ -98,9 +93,7 @@ def late_facts(started: RunStarted, state: State, before: State, *, transactiona
         return waves
     if not transactional:  # any other sink may still be receiving what is under way
         claims = tuple(replace(claim, everything=True) for claim in claims)
-    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
-    seq = len(waves) + 1
-    return (*waves, ClaimsSettled(**told, seq=seq, delivered=(), closes=(), claims=claims, specs=before.specs))
+    return (*waves, _settled(started, len(waves) + 1, before.specs, claims, ()))
 
 
 def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact, ...]:
@@ -108,18 +101,15 @@ def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact,
         return ()
     if (before.positions, before.undelivered) == (state.positions, state.undelivered):
         return ()
-    told: dict[str, Any] = {"sync_id": started.sync_id, "fence": started.fence, "at": started.at}
     known = tuple(claim.id for claim in state.claims)
     still_open = tuple(claim for claim in before.claims if claim.id in known)
-    settled = ClaimsSettled(**told, seq=1, delivered=(), closes=known, claims=still_open, specs=before.specs)
     waves = (
         WaveAcknowledged(
-            **told,
+            **vars(place),
+            sync_id=started.sync_id,
+            fence=started.fence,
             seq=number,
-            lo=place.lo,
-            hi=place.hi,
-            snapshot=place.snapshot,
-            spec=place.spec,
+            at=started.at,
             counts=NO_COUNTS,
             undelivered=tuple(row for row in before.undelivered.values() if place.lo <= row.bucket < place.hi),
             closes=(),
@@ -129,4 +119,10 @@ def _late_waves(started: RunStarted, state: State, before: State) -> tuple[Fact,
         )
         for number, place in enumerate(before.positions, 2)
     )
-    return (settled, *waves)
+    return (_settled(started, 1, before.specs, still_open, known), *waves)
+
+
+def _settled(
+    started: RunStarted, seq: int, specs: Mapping[str, str], claims: tuple[Claim, ...], closes: tuple[str, ...]
+) -> ClaimsSettled:
+    return ClaimsSettled(started.sync_id, started.fence, seq, started.at, (), closes, claims, specs)
