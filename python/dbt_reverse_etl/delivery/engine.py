@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -46,42 +46,35 @@ class WaveResult:
         return any(row.outcome is Outcome.UNKNOWN for row in self.failures.values())
 
 
+@dataclass
 class Engine:
-    """Sends the waves of one run through one sink; budgets and pauses are shared by all of them."""
+    """Sends the waves of one run through one sink; budgets and pauses are shared by all of them.
 
-    def __init__(  # noqa: PLR0913  (those by name have defaults)
-        self,
-        sink: Sink,
-        task: SinkTask,
-        policy: Policy,
-        clock: Clock,
-        lease_held: Callable[[], bool],
-        *,
-        step: Step = no_step,
-        random: Callable[[], float] = jitter,
-        interrupted: Callable[[], bool] = never,
-        limits: Limits | None = None,
-        alone: bool = True,
-        progress: Progress = no_progress,
-    ) -> None:
-        """
-        Args:
-            limits: a share of those of the sink.
-            alone: no other engine sends rows of the same claims, so that the last batch here is their last.
-        """
-        self._sink = sink
-        self._policy = policy
-        self._step = step
-        self._interrupted = interrupted
-        self._progress = progress
-        self._alone = alone
-        self._columns = sent_columns(sink, task)
-        self._may_miss = task.mode is Mode.UPDATE_ONLY
-        self._limits = limits or sink.limits(task)
+    Attributes:
+        limits: a share of those of the sink; None: all of them.
+        alone: no other engine sends rows of the same claims, so that the last batch here is their last.
+    """
+
+    sink: Sink
+    task: SinkTask
+    policy: Policy
+    clock: Clock
+    lease_held: Callable[[], bool]
+    _: KW_ONLY
+    step: Step = no_step
+    random: Callable[[], float] = jitter
+    interrupted: Callable[[], bool] = never
+    limits: Limits | None = None
+    alone: bool = True
+    progress: Progress = no_progress
+
+    def __post_init__(self) -> None:
+        self._limits = self.limits or self.sink.limits(self.task)
         # A record that says "closed" is only true if the batches of a claim arrive in order.
-        self._workers = 1 if sink.transactional else self._limits.concurrency
+        self._workers = 1 if self.sink.transactional else self._limits.concurrency
         self._permits = Permits(self._workers)
-        self._gate = Gate(clock, policy.retries, self._limits.requests_per_second, lease_held, random)
+        per_second = self._limits.requests_per_second
+        self._gate = Gate(self.clock, self.policy.retries, per_second, self.lease_held, self.random)
 
     def deliver_wave(self, part: WavePart, stop: Stop | None = None) -> WaveResult:
         """Deliver rows of a claim; none, if the sync stopped before.
@@ -89,11 +82,12 @@ class Engine:
         Raises:
             LeaseLost: after every request that was under way has ended.
         """
-        sent, edge = part.rows.select(self._columns).combine_chunks(), part.buckets.edge if part.buckets else anywhere
-        wave = Wave(part, self._policy, self._interrupted, may_miss=self._may_miss)
+        sent = part.rows.select(sent_columns(self.sink, self.task)).combine_chunks()
+        edge = part.buckets.edge if part.buckets else anywhere
+        wave = Wave(part, self.policy, self.interrupted, may_miss=self.task.mode is Mode.UPDATE_ONLY)
         wave.stopped_by = stop
         try:
-            with Prepared(sent, self._limits, self._sink.prepare, edge) as rows:
+            with Prepared(sent, self._limits, self.sink.prepare, edge) as rows:
                 self._deliver_all(wave, rows)
         except LeaseLost as lost:
             lost.rows = wave.begun()
@@ -114,7 +108,7 @@ class Engine:
 
     def _deliver_part(self, wave: Wave, rows: Prepared, part: range) -> None:
         try:
-            self._deliver(wave, rows, part, last=self._alone and part is rows.parts[-1])
+            self._deliver(wave, rows, part, last=self.alone and part is rows.parts[-1])
         except BaseException:
             wave.abort()
             raise
@@ -135,12 +129,12 @@ class Engine:
                 self._bisect(wave, prepared, rows, last=last)
                 return
             again = wave.again(rows, delivery)
-            self._progress(Number.SETTLED, len(rows) - len(again))
+            self.progress(Number.SETTLED, len(rows) - len(again))
             if len(again) < len(rows):
                 self._gate.progress()
             if not again or wave.is_stopped() or not self._may_repeat(wave, again, delivery, sent):
                 return
-            self._progress(Number.REPEATED, len(again))
+            self.progress(Number.REPEATED, len(again))
             rows = again
 
     def _may_repeat(self, wave: Wave, rows: Sequence[int], delivery: Delivery, sent: int) -> bool:
@@ -156,7 +150,7 @@ class Engine:
         if stop is not None:
             wave.stop(_explained(stop, delivery))
         else:
-            self._progress(Number.PAUSED, seconds)
+            self.progress(Number.PAUSED, seconds)
 
     def _request(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> Delivery:
         try:
@@ -167,22 +161,22 @@ class Engine:
         else:
             go_on = partial(self._gate.enter, wave.is_stopped, first=False)
             batch = replace(wave.batch(rows, table, entries, last=last), go_on=go_on)
-            self._step("batch.before")
-            self._progress(Number.SENT, len(rows))
+            self.step("batch.before")
+            self.progress(Number.SENT, len(rows))
             wave.begin(rows)
             try:
-                answer: object = self._sink.deliver(batch)
+                answer: object = self.sink.deliver(batch)
             except LeaseLost:  # of `go_on`
-                self._progress(Number.ANSWERED, 0)
+                self.progress(Number.ANSWERED, 0)
                 raise
             except Exception as error:
                 answer = _broken(wave, len(rows), Outcome.UNKNOWN, f"the sink raised {type(error).__name__}")
             delivery = wave.read(_formed(wave, len(rows), answer))
             if missed := sum(one.outcome is Outcome.NO_MATCH for one in delivery.results):
-                self._progress(Number.NO_MATCH, missed)
-            self._progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))
+                self.progress(Number.NO_MATCH, missed)
+            self.progress(Number.ANSWERED, 0 if delivery.refused_whole else len(rows) - len(delivery.results))
         wave.record(rows, delivery)
-        self._step("batch.after")
+        self.step("batch.after")
         return delivery
 
     def _bisect(self, wave: Wave, prepared: Prepared, rows: Sequence[int], *, last: bool) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 from random import SystemRandom
 
 from dbt_reverse_etl.delivery.clock import Clock
@@ -101,29 +102,22 @@ class Permits:
             self._changed.notify()
 
 
+@dataclass
 class Gate:
     """Shared by all workers of one run; thread-safe."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        retries: Retries,
-        per_second: float | None,
-        lease_held: Callable[[], bool],
-        random: Callable[[], float],
-    ) -> None:
-        self._clock = clock
-        self._retries = retries
-        self._spacing = 1.0 / per_second if per_second else 0.0
-        self._lease_held = lease_held
-        self._random = random
-        self._lock = threading.Lock()
-        self._paused_until = float("-inf")
-        self._next_slot = float("-inf")
-        self._trouble_since: float | None = None
-        self._first_attempts = 0
-        self._extra = 0
-        self._barren = 0  # requests in a row that settled nothing
+    clock: Clock
+    retries: Retries
+    per_second: float | None
+    lease_held: Callable[[], bool]
+    random: Callable[[], float]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _paused_until: float = -inf
+    _next_slot: float = -inf
+    _trouble_since: float | None = None
+    _first_attempts: int = 0
+    _extra: int = 0
+    _barren: int = 0  # requests in a row that settled nothing
 
     def enter(self, stopped: Callable[[], bool], *, first: bool) -> bool:
         """Wait for the pause and for a slot of the rate budget; False if the sync was stopped meanwhile.
@@ -135,12 +129,12 @@ class Gate:
             self._first_attempts += first
         while True:
             with self._lock:
-                slot = max(self._next_slot, self._clock.monotonic(), self._paused_until)
-                self._next_slot = slot + self._spacing
+                slot = max(self._next_slot, self.clock.monotonic(), self._paused_until)
+                self._next_slot = slot + (1.0 / self.per_second if self.per_second else 0.0)
             if not self._wait_until(slot, stopped):
                 return False
             # Another worker may have been told to pause while this one waited.
-            if self._paused_until <= self._clock.monotonic():
+            if self._paused_until <= self.clock.monotonic():
                 break
         self._look_at_lease()
         return not stopped()
@@ -152,30 +146,30 @@ class Gate:
 
     def pause(self, seconds: float) -> Stop | None:
         """The destination asks every worker to wait; a wait beyond the budget stops the sync instead."""
-        if seconds > self._retries.seconds:
+        if seconds > self.retries.seconds:
             return Stop(StopKind.UNAVAILABLE, "the destination asks for a longer pause than a run may wait")
         with self._lock:
-            self._paused_until = max(self._paused_until, self._clock.monotonic() + max(0.0, seconds))
+            self._paused_until = max(self._paused_until, self.clock.monotonic() + max(0.0, seconds))
         return None
 
     def before_repeat(self, sent: int, retry_after: float | None, stopped: Callable[[], bool]) -> Repeat | Stop:
         """Wait until a batch that was `sent` so often may be sent again, or say why it may not be."""
         asked = retry_after if retry_after is not None and retry_after >= SHORTEST_PAUSE else None
         with self._lock:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             delay = self._backoff() if asked is None else asked
             self._barren += 1
             self._trouble_since = now if self._trouble_since is None else self._trouble_since
-            if now + delay > self._trouble_since + self._retries.seconds:
+            if now + delay > self._trouble_since + self.retries.seconds:
                 return Stop(StopKind.UNAVAILABLE, "the destination did not settle a row within the time for retries")
             if asked is None and not self._spend():
-                if self._barren < self._retries.attempts:
+                if self._barren < self.retries.attempts:
                     return Repeat.ASIDE
                 return Stop(StopKind.UNAVAILABLE, "the budget of repeated requests is spent")
         if asked is None:
             # Also before another batch is tried: the destination is in trouble, whoever asks.
             self._wait_until(now + delay, stopped)
-        return Repeat.ASIDE if sent >= self._retries.attempts else Repeat.NOW
+        return Repeat.ASIDE if sent >= self.retries.attempts else Repeat.NOW
 
     def may_try_aside(self) -> bool:
         """Is there budget to come back to a batch that was set aside?"""
@@ -183,23 +177,23 @@ class Gate:
             return self._spend()
 
     def _spend(self) -> bool:
-        if self._extra + 1 > self._retries.requests + self._retries.share * self._first_attempts:
+        if self._extra + 1 > self.retries.requests + self.retries.share * self._first_attempts:
             return False
         self._extra += 1
         return True
 
     def _backoff(self) -> float:
         # The exponent is bounded: 2.0**1024 overflows.
-        return self._random() * min(self._retries.cap, self._retries.first * 2.0 ** min(self._barren, 64))
+        return self.random() * min(self.retries.cap, self.retries.first * 2.0 ** min(self._barren, 64))
 
     def _wait_until(self, moment: float, stopped: Callable[[], bool]) -> bool:
-        while (left := moment - self._clock.monotonic()) > 0:
+        while (left := moment - self.clock.monotonic()) > 0:
             if stopped():
                 return False
             self._look_at_lease()
-            self._clock.sleep(min(left, SLICE))
+            self.clock.sleep(min(left, SLICE))
         return not stopped()
 
     def _look_at_lease(self) -> None:
-        if not self._lease_held():
+        if not self.lease_held():
             raise LeaseLost

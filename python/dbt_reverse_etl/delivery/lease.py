@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from dbt_reverse_etl.delivery.clock import Clock
@@ -12,51 +13,39 @@ from dbt_reverse_etl.delivery.clock import Clock
 _QUARTERS = 96  # of a lease, for which a step may take longer: six hours; then it hangs, and another run takes over
 
 
+@dataclass
 class Lease:
-    """Thread-safe; `fence` and `beat` reach the ledger, at most once per half a lease."""
+    """Thread-safe. `mine` asks the ledger whether this run's fence is the newest, and `beat` records a new end: at most once per half a lease."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        seconds: timedelta,
-        until: datetime,
-        *,
-        mine: Callable[[], bool],
-        beat: Callable[[datetime], None],
-    ) -> None:
-        """`mine` asks the ledger whether this run's fence is the newest; `beat` records a new end of the lease."""
-        self._clock = clock
-        self._began = clock.now(), clock.monotonic()
-        self._seconds = seconds
-        self._until = until
-        self._mine = mine
-        self._beat = beat
-        self._lost = False
-        self._lock = threading.Lock()
+    clock: Clock
+    seconds: timedelta
+    until: datetime
+    mine: Callable[[], bool]
+    beat: Callable[[datetime], None]
+    _lost: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def until(self) -> datetime:
-        """Its end, as this run knows it."""
-        return self._until
+    def __post_init__(self) -> None:
+        self._began = self.clock.now(), self.clock.monotonic()
 
     def extended(self) -> datetime:
         """Where the lease would end if it were renewed now; a fact that carries it must be followed by `confirm`."""
-        return self._now() + self._seconds
+        return self._now() + self.seconds
 
     def _now(self) -> datetime:
         """By the clock; but no less than what has passed since the lease began, for somebody may set the clock back."""
         began, then = self._began
-        return max(self._clock.now(), began + timedelta(seconds=self._clock.monotonic() - then))
+        return max(self.clock.now(), began + timedelta(seconds=self.clock.monotonic() - then))
 
     def held(self) -> bool:
         """May a request be sent? Renews when half of the lease is spent."""
         with self._lock:
-            left = self._until - self._now()
+            left = self.until - self._now()
             if self._lost or left <= timedelta(0):
                 self._lost = True
-            elif left < self._seconds / 2:
+            elif left < self.seconds / 2:
                 until = self.extended()
-                self._beat(until)
+                self.beat(until)
                 self._confirm(until)
             return not self._lost
 
@@ -73,7 +62,7 @@ class Lease:
     def _keep(self, over: threading.Event) -> None:
         with suppress(Exception):  # the run's own next look at the lease says what is wrong with the ledger
             for _ in range(_QUARTERS):
-                if self._clock.wait(over, self._seconds.total_seconds() / 4) or not self.held():
+                if self.clock.wait(over, self.seconds.total_seconds() / 4) or not self.held():
                     return
 
     def confirm(self, until: datetime) -> bool:
@@ -84,7 +73,7 @@ class Lease:
 
     def _confirm(self, until: datetime) -> None:
         # A commit that ended after the old lease had run out may have come too late for a run that took over.
-        if self._now() >= self._until or not self._mine():
+        if self._now() >= self.until or not self.mine():
             self._lost = True
         else:
-            self._until = max(self._until, until)
+            self.until = max(self.until, until)

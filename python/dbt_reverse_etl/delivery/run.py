@@ -253,9 +253,7 @@ class _Run:
         self._ports.progress(Number.WAVE, self._histogram.rows(claim.lo, claim.hi).total)
         sent = sender.send(claim).redacted()
         self._step("wave.delivered")
-        self._counts += sent.counts
-        self._counted_to = claim.hi
-        self._ports.progress(Number.COUNTED, self._counts.planned.total)
+        self._count(claim, sent)
         stop = sent.stop or self._unavailable(claim, sent)
         self._given_up = self._task.full_load and stop is not None and stop.kind is StopKind.REJECTIONS
         if stop is None:
@@ -290,6 +288,11 @@ class _Run:
         ):
             return None
         return Stop(StopKind.UNAVAILABLE, "the destination did not take a single row").after(sent.trouble)
+
+    def _count(self, claim: Claim, sent: Sent) -> None:
+        self._counts += sent.counts
+        self._counted_to = claim.hi
+        self._ports.progress(Number.COUNTED, self._counts.planned.total)
 
     def _acknowledgement(self, claim: Claim, sent: Sent, following: Claim | None) -> WaveAcknowledged:
         return WaveAcknowledged(

@@ -39,7 +39,7 @@ def test_the_wait_between_attempts_doubles_up_to_its_cap() -> None:
 @pytest.mark.guarantee("Refusals and outages")
 def test_the_wait_is_a_random_part_of_it() -> None:
     bench = Bench(lambda ids, n: some(ids, lambda i: n < 1, Outcome.RETRYABLE), policy=Policy(retries=Retries(first=8)))
-    bench.engine._gate._random = lambda: 0.25
+    bench.engine._gate.random = lambda: 0.25
     bench.wave(1)
     assert bench.sink.times == [0, 2]
 
