@@ -5,7 +5,7 @@ Everything is computed column by column in Arrow: no Python object per row.
 
 from __future__ import annotations
 
-import binascii
+from binascii import b2a_base64
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -200,7 +200,8 @@ class _Encoder:
         return decimal_texts(array)
 
     def _binary(self, array: pa.Array, _where: str, _rows: _Rows) -> pa.Array:
-        return pa.array([None if value is None else _base64(value) for value in array.to_pylist()], TEXT)
+        values = array.to_pylist()
+        return pa.array([None if one is None else b2a_base64(one, newline=False).decode() for one in values], TEXT)
 
     def _timestamp(self, array: pa.Array, where: str, rows: _Rows) -> pa.Array:
         array = self._without(array, outside_years(array), where, NOT_A_YEAR, rows)
@@ -266,10 +267,6 @@ def _extents(sizes: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
         return offsets.to_pylist()  # type: ignore[no-any-return]
 
     return offsets, lambda position: rows(bisect_right(ends(), position) - 1)
-
-
-def _base64(value: bytes) -> str:
-    return binascii.b2a_base64(value, newline=False).decode()
 
 
 _QUOTED = (

@@ -51,7 +51,9 @@ def escaped(text: pa.Array) -> pa.Array:
     data = data_of(text)
     if len(data.translate(None, _ESCAPED)) == len(data):  # nearly always, and fast: no value is looked at
         return text
-    return rewritten(text, pc.match_substring_regex(text, _NEEDS_ESCAPE), _json_string, into=text)
+    return rewritten(
+        text, pc.match_substring_regex(text, _NEEDS_ESCAPE), lambda value: orjson.dumps(value).decode()[1:-1], into=text
+    )
 
 
 def data_of(text: pa.Array) -> bytes:
@@ -70,10 +72,6 @@ def replaced(text: pa.Array, old: bytes, new: bytes) -> pa.Array:
         return text
     buffers = [valid, offsets, pa.py_buffer(data.to_pybytes().replace(old, new))]
     return pa.Array.from_buffers(TEXT, len(text), buffers, offset=text.offset)
-
-
-def _json_string(value: str) -> str:
-    return orjson.dumps(value).decode()[1:-1]
 
 
 def rewritten(text: pa.Array, where: pa.Array, by: Callable[[str], str], *, into: pa.Array) -> pa.Array:
