@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from dbt_reverse_etl.base.errors import ConfigurationError, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, mistake
 
 _COMMANDS = frozenset([
     "build", "clean", "clone", "compile", "debug", "deps", "docs", "init", "list", "ls", "parse", "retry",
@@ -46,10 +46,8 @@ def nearest_project(folder: Path) -> Path:
 
 def no_project(folder: Path) -> ConfigurationError:
     """The error for a folder without dbt_project.yml."""
-    file = folder / "dbt_project.yml"
-    return ConfigurationError(
-        Problem(str(file), "no such file", "a dbt project", "cd into it, or name it: --project-dir")
-    )
+    next_step = "cd into it, or name it: --project-dir"
+    return mistake(str(folder / "dbt_project.yml"), "no such file", "a dbt project", next_step)
 
 
 def project_settings(folder: Path) -> Mapping[str, Any]:
@@ -65,12 +63,12 @@ def project_settings(folder: Path) -> Mapping[str, Any]:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError:
         found, next_step = "a file that cannot be read", "let this user read it and the folders above it"
-        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step)) from None
+        raise mistake(str(file), found, "a dbt project", next_step) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         read = None
     if not isinstance(read, Mapping):
         found, next_step = "no mapping in YAML", "correct it until `dbt debug` reads it"
-        raise ConfigurationError(Problem(str(file), found, "a dbt project", next_step))
+        raise mistake(str(file), found, "a dbt project", next_step)
     return read
 
 
@@ -82,8 +80,8 @@ def model_paths(folder: Path, settings: Mapping[str, Any]) -> list[Path]:
     """
     paths, where = settings.get("model-paths") or ["models"], f"{folder / 'dbt_project.yml'}: model-paths"
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise ConfigurationError(Problem(where, "no list of paths", "one, as dbt wants it", "model-paths: [models]"))
+        raise mistake(where, "no list of paths", "one, as dbt wants it", "model-paths: [models]")
     if "{{" in str(paths) or "{%" in str(paths):
-        found, expected = "Jinja, which only dbt renders", "paths as they are"
-        raise ConfigurationError(Problem(where, found, expected, "write them out, such as model-paths: [models]"))
+        next_step = "write them out, such as model-paths: [models]"
+        raise mistake(where, "Jinja, which only dbt renders", "paths as they are", next_step)
     return [folder / path for path in paths]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from types import FunctionType, GeneratorType
@@ -41,10 +41,9 @@ def _context() -> Any:
 
 def without_traces(method: Any) -> Any:
     """The method, `untraced`; so is each step of a generator that it returns. What is no function stays as it is."""
-    return _quiet(method) if isinstance(method, FunctionType) else method
+    if not isinstance(method, FunctionType):
+        return method
 
-
-def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*args: Any, **named: Any) -> Any:
         with untraced():

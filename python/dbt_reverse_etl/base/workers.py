@@ -16,23 +16,19 @@ def at_once(limit: int, work: Callable[[T], None], items: Sequence[T], name: str
     Raises:
         BaseException: of the first item in their order that raised one; all others were tried.
     """
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in range(len(items)):
-        todo.put(number)
+    todo: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     errors: dict[int, BaseException] = {}
 
     def go_on() -> None:
-        while True:
-            try:
-                number = todo.get_nowait()
-            except queue.Empty:
-                return
+        for number in iter(todo.get, None):
             try:
                 work(items[number])
             except BaseException as error:
                 errors[number] = error
 
     threads = [threading.Thread(target=go_on, daemon=True, name=f"{name}-{n}") for n in range(min(limit, len(items)))]
+    for number in (*range(len(items)), *[None] * len(threads)):
+        todo.put(number)
     for thread in threads:
         thread.start()
     for thread in threads:
