@@ -90,11 +90,8 @@ class Delivery:
     @staticmethod
     def of_all(rows: int, outcome: Outcome, reason: str, *, retry_after: float | None = None) -> Delivery:
         """The same outcome for every row of a batch."""
-        return Delivery(
-            tuple(RowResult(index, outcome, reason) for index in range(rows)),
-            retry_after=retry_after,
-            refused_whole=outcome is Outcome.REJECTED,
-        )
+        results = tuple(RowResult(index, outcome, reason) for index in range(rows))
+        return Delivery(results, retry_after, refused_whole=outcome is Outcome.REJECTED)
 
     def violation(self, rows: int) -> str | None:
         """The rule that the answer to a batch of so many rows breaks, or None: nothing in such an answer can be believed."""

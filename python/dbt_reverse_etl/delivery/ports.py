@@ -15,7 +15,8 @@ from dbt_reverse_etl.delivery.facts import Fact, RunStarted
 from dbt_reverse_etl.delivery.gate import jitter, never
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Progress, Step, no_progress, no_step
-from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.sending import Sent
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import Sink, SinkTask
 

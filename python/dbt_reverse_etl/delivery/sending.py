@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +13,11 @@ from dbt_reverse_etl.base.outcome import TROUBLE, Outcome
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
 from dbt_reverse_etl.delivery.engine import Engine
-from dbt_reverse_etl.delivery.facts import Claim, Undelivered
+from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.delivery.gate import LeaseLost, Stop
-from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.undelivered import (
     BUCKET,
-    InDoubt,
+    Order,
     alone,
     not_delivered,
     refused_before,
@@ -30,29 +28,6 @@ from dbt_reverse_etl.delivery.wave import WavePart, count_operations
 from dbt_reverse_etl.sinks.base import OPERATION, Applied
 from dbt_reverse_etl.sinks.buckets import Buckets, Chunk
 from dbt_reverse_etl.sinks.ranges import Ranges
-
-
-@dataclass(frozen=True)
-class Order:
-    """What to send, and what is known of it.
-
-    Attributes:
-        claim: covers every row that is sent.
-        known: undelivered rows of the claim by key.
-        now: of what is recorded.
-        retry_now: nobody waits.
-        only: key of the one row to send; the others are held back.
-        waits_at: decides who waits, the same for all waves: the guards have counted no row that comes due while the run sends. None: `now`.
-    """
-
-    claim: Claim
-    known: Mapping[str, Undelivered]
-    now: datetime
-    rejections: Rejections
-    retry_now: bool
-    in_doubt: InDoubt = field(default_factory=InDoubt)
-    only: str | None = None
-    waits_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +106,7 @@ def send(engine: Engine, order: Order, table: pa.Table, stop: Stop | None = None
 def _waiting(wait: pa.Table, order: Order) -> Sent:
     """What is said of rows that are not sent now."""
     reason = "an earlier run may have sent it" if order.only is None else "held back while one other row was sent"
-    listed = still_waiting(wait, order.known, order.now, order.in_doubt, reason)
+    listed = still_waiting(wait, order, reason)
     planned = count_operations(wait.column(OPERATION))
     no_match = PerOperation.of(row.operation for row in listed if row.outcome == Outcome.NO_MATCH)
     return Sent(Counts(planned=planned, skipped=planned - no_match, no_match=no_match), (*listed,))
@@ -154,7 +129,7 @@ def _sent(engine: Engine, order: Order, rows: pa.Table, stop: Stop | None, **par
     except LeaseLost as lost:
         lost.buckets = _buckets(rows.take(pa.array(lost.rows, pa.int64())))
         raise
-    failed = not_delivered(rows, result.failures, order.known, order.now, order.rejections, order.in_doubt)
+    failed = not_delivered(rows, result.failures, order)
     return Sent(result.counts, tuple(failed), result.nothing_applied, result.stop, result.any_unknown)
 
 

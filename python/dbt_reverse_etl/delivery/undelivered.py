@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,6 +42,29 @@ class InDoubt:
         if not policy.park_doubt or policy.retry_now:
             return InDoubt(in_flight)
         return InDoubt(in_flight, union((claim.lo, claim.hi) for claim in claims if claim.ordered))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to send, and what is known of it.
+
+    Attributes:
+        claim: covers every row that is sent.
+        known: undelivered rows of the claim by key.
+        now: of what is recorded.
+        retry_now: nobody waits.
+        only: key of the one row to send; the others are held back.
+        waits_at: decides who waits, the same for all waves: the guards have counted no row that comes due while the run sends. None: `now`.
+    """
+
+    claim: Claim
+    known: Mapping[str, Undelivered]
+    now: datetime
+    rejections: Rejections
+    retry_now: bool
+    in_doubt: InDoubt = field(default_factory=InDoubt)
+    only: str | None = None
+    waits_at: datetime | None = None
 
 
 def split(
@@ -102,43 +125,31 @@ def _within(table: pa.Table, ranges: Ranges) -> pa.ChunkedArray:
     return inside
 
 
-def still_waiting(
-    table: pa.Table, known: Mapping[str, Undelivered], now: datetime, in_doubt: InDoubt, reason: str
-) -> list[Undelivered]:
+def still_waiting(table: pa.Table, order: Order, reason: str) -> list[Undelivered]:
     """Rows that were not attempted stay as they were; what a crashed run left in doubt about them is added.
 
     Args:
         reason: of a row that the ledger does not list with this value.
     """
-    rows = _placed_rows(table, known, in_doubt).to_pylist()
-    listed = [(row, known.get(row[KEY])) for row in rows]
-    return [
-        replace(entry, **_place(row))
-        if entry is not None and entry.after_hash == row[AFTER]
-        else _not_attempted(row, now, reason)
-        for row, entry in listed
-    ]
+    listed = [(row, _unchanged_entry(row, order)) for row in _placed_rows(table, order).to_pylist()]
+    return [replace(entry, **_place(row)) if entry else _not_attempted(row, order.now, reason) for row, entry in listed]
 
 
-def not_delivered(  # noqa: PLR0913, PLR0917  (each is a part of the order)
-    table: pa.Table,
-    failures: Mapping[int, RowFailure],
-    known: Mapping[str, Undelivered],
-    now: datetime,
-    policy: Rejections,
-    in_doubt: InDoubt,
-) -> list[Undelivered]:
+def not_delivered(table: pa.Table, failures: Mapping[int, RowFailure], order: Order) -> list[Undelivered]:
     """One entry for each failure; `failures` by row number of `table`."""
-    rows = _placed_rows(table, known, in_doubt).take(pa.array([*failures], pa.int64())).to_pylist()
-    return [
-        _failed(row, failure, known.get(row[KEY]), now, policy)
-        for row, failure in zip(rows, failures.values(), strict=True)
-    ]
+    rows = _placed_rows(table, order).take(pa.array([*failures], pa.int64())).to_pylist()
+    return [_failed(row, failure, order) for row, failure in zip(rows, failures.values(), strict=True)]
 
 
-def _placed_rows(table: pa.Table, known: Mapping[str, Undelivered], in_doubt: InDoubt) -> pa.Table:
+def _placed_rows(table: pa.Table, order: Order) -> pa.Table:
     """The columns that `_place` reads."""
-    return table.select(_POSITION).append_column(IN_FLIGHT, _may_have_arrived(table, known, in_doubt))
+    return table.select(_POSITION).append_column(IN_FLIGHT, _may_have_arrived(table, order.known, order.in_doubt))
+
+
+def _unchanged_entry(row: Mapping[str, Any], order: Order) -> Undelivered | None:
+    """What the ledger lists of a row, if it has the same value now."""
+    entry = order.known.get(row[KEY])
+    return entry if entry is not None and entry.after_hash == row[AFTER] else None
 
 
 def in_mode(mode: Mode, entry: Undelivered) -> Undelivered:
@@ -153,10 +164,8 @@ def _not_attempted(row: Mapping[str, Any], now: datetime, reason: str) -> Undeli
     return _entry(row, outcome=outcome.value, reason=reason, attempts=0, first_failed_at=now, next_attempt_at=None)
 
 
-def _failed(
-    row: Mapping[str, Any], failure: RowFailure, before: Undelivered | None, now: datetime, policy: Rejections
-) -> Undelivered:
-    same = before if before is not None and before.after_hash == row[AFTER] else None
+def _failed(row: Mapping[str, Any], failure: RowFailure, order: Order) -> Undelivered:
+    same, now, policy = _unchanged_entry(row, order), order.now, order.rejections
     was_unknown = same is not None and same.outcome == Outcome.UNKNOWN
     if same is not None and same.attempts and not was_unknown and not failure.attempts:
         return replace(same, **_place(row))

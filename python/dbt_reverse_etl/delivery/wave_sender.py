@@ -17,9 +17,9 @@ from dbt_reverse_etl.delivery.planning import Plan
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, Ports, Remote
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Sent, send
 from dbt_reverse_etl.delivery.streams import in_buckets, whole_claim
-from dbt_reverse_etl.delivery.undelivered import InDoubt, in_mode
+from dbt_reverse_etl.delivery.undelivered import InDoubt, Order, in_mode
 from dbt_reverse_etl.delivery.wave import count_operations
 from dbt_reverse_etl.delivery.waves import Waves
 from dbt_reverse_etl.sinks.base import OPERATION, Batch, SinkTask, sent_columns
@@ -135,11 +135,6 @@ class WaveSender:
         planned = self.plan.histogram.rows(*buckets)
         if found != planned:
             # Acknowledging it would lose the missing rows: an empty answer may be a cancelled query.
-            raise ReverseEtlError(
-                Problem(
-                    self.job.task.sync,
-                    f"{found.total} rows in the buckets {buckets[0]} to {buckets[1]}",
-                    f"{planned.total} as planned",
-                    "push again; if it stays so, run `check` and report it",
-                )
-            )
+            rows = f"{found.total} rows in the buckets {buckets[0]} to {buckets[1]}"
+            next_step = "push again; if it stays so, run `check` and report it"
+            raise ReverseEtlError(Problem(self.job.task.sync, rows, f"{planned.total} as planned", next_step))

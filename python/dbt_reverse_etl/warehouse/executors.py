@@ -22,8 +22,9 @@ from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.facts import Undelivered
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.progress import Step, no_step
-from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent, send, without_applied
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Sent, send, without_applied
 from dbt_reverse_etl.delivery.streams import Stripes, TaskStream
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.sinks.base import Applied, Limits, Sink, SinkTask, close_quietly
 from dbt_reverse_etl.warehouse.pending import PendingRows
 from dbt_reverse_etl.warehouse.shipping import reach_executors
@@ -58,12 +59,10 @@ class Executors:
         task = replace(task, texts=self._sink.texts(task), project_dir=None)
         rows = self._rows.frame(order.claim.lo, order.claim.hi)
         # No more than there are parts: a share that no task takes is a part of the budget that nobody uses.
-        tasks = max(
-            1, min(limits.concurrency, self._spark.sparkContext.defaultParallelism, rows.rdd.getNumPartitions())
-        )
-        work = Work(
-            self._make_sink, order, task, _share(limits, tasks), self._policy, until() - _MARGIN, stripes=self._stripes
-        )
+        parts = min(self._spark.sparkContext.defaultParallelism, rows.rdd.getNumPartitions())
+        tasks = max(1, min(limits.concurrency, parts))
+        share, end = _share(limits, tasks), until() - _MARGIN
+        work = Work(self._make_sink, order, task, share, self._policy, end, stripes=self._stripes)
         rows = rows.coalesce(tasks)
         with _explained(task.sync), _job_group(self._spark) as was_restarted:
             acks = rows.mapInArrow(work, "sent string").toArrow()
@@ -112,11 +111,8 @@ def _job_group(spark: SparkSession) -> Iterator[Callable[[], bool]]:
 def _share(limits: Limits, tasks: int) -> Limits:
     """What one of several tasks that run at once may use of the budget of the sync."""
     rate = limits.requests_per_second
-    return replace(
-        limits,
-        concurrency=max(1, limits.concurrency // tasks),
-        requests_per_second=None if rate is None else rate / tasks,
-    )
+    share = None if rate is None else rate / tasks
+    return replace(limits, concurrency=max(1, limits.concurrency // tasks), requests_per_second=share)
 
 
 @dataclass(frozen=True)

@@ -198,8 +198,7 @@ class PendingRows:
 
     def planned_in(self, bucket: int) -> Histogram:
         """The same for one bucket, and nothing of the others."""
-        counted = self.frame(bucket, bucket + 1).groupBy("_operation").count().collect()
-        return Histogram.of_bucket(bucket, PerOperation(**{row._operation: row["count"] for row in counted}))
+        return Histogram.of_bucket(bucket, operations_of(self.frame(bucket, bucket + 1)))
 
     @cached_property
     def _planned(self) -> Histogram:
@@ -244,6 +243,11 @@ class PendingRows:
         self._rows.unpersist()
         for view in filter(None, (self._view, self._kept)):
             self._spark.catalog.dropTempView(view)
+
+
+def operations_of(rows: DataFrame) -> PerOperation:
+    """Pending rows of each operation, counted by Spark."""
+    return PerOperation(**{row._operation: row["count"] for row in rows.groupBy("_operation").count().collect()})
 
 
 def _bytes_of(rows: DataFrame) -> Column:

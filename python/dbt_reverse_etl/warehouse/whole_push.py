@@ -9,14 +9,15 @@ from datetime import datetime
 from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.base.outcome import Delivery, Outcome, malformed
 from dbt_reverse_etl.base.sql import quoted
-from dbt_reverse_etl.delivery.counts import Counts, PerOperation
+from dbt_reverse_etl.delivery.counts import Counts
 from dbt_reverse_etl.delivery.gate import Stop, StopKind
 from dbt_reverse_etl.delivery.policy import Policy
-from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.sending import Sent
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.delivery.waves import ONE_WAVE
-from dbt_reverse_etl.sinks.base import OPERATION, Sink, SinkTask, SparkSink, sent_columns
+from dbt_reverse_etl.sinks.base import Sink, SinkTask, SparkSink, sent_columns
 from dbt_reverse_etl.warehouse.executors import Work
-from dbt_reverse_etl.warehouse.pending import PendingRows
+from dbt_reverse_etl.warehouse.pending import PendingRows, operations_of
 
 _STOPS = {Outcome.FATAL: StopKind.FATAL, Outcome.REJECTED: StopKind.REJECTIONS}
 
@@ -35,8 +36,7 @@ class WholePush:
     def send(self, order: Order, task: SinkTask, until: Callable[[], datetime]) -> Sent:
         """As `Remote.send`. Raises DestinationError: nobody knows whether the rows arrived."""
         rows = self._rows.frame(order.claim.lo, order.claim.hi)
-        counted = rows.groupBy(OPERATION).count().collect()
-        planned = PerOperation(**{row[OPERATION]: row["count"] for row in counted})
+        planned = operations_of(rows)
         if not planned.total and not task.full_load:  # an empty image empties the table
             return Sent()
         delivery = self._sink.push(rows.select(*map(quoted, sent_columns(self._sink, task))), order.claim.id)

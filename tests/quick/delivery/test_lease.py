@@ -15,7 +15,8 @@ from dbt_reverse_etl.delivery.facts import Heartbeat, RunStarted
 from dbt_reverse_etl.delivery.lease import Lease
 from dbt_reverse_etl.delivery.ports import RunResult, Status
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.sending import Sent
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.warehouse.executors import Work

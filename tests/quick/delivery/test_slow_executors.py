@@ -12,7 +12,8 @@ from dbt_reverse_etl.base.outcome import Delivery
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import RunResult
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.sending import Sent
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.sinks.base import Batch, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work
 from tests.support.delivery.clock import FakeClock

@@ -15,7 +15,8 @@ import pytest
 
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim
 from dbt_reverse_etl.delivery.policy import Policy, Rejections
-from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Sent
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.warehouse.executors import Work, _share

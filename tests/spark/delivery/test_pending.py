@@ -21,7 +21,7 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.facts import BUCKETS, Claim, Range, Undelivered
 from dbt_reverse_etl.delivery.policy import Rejections
 from dbt_reverse_etl.delivery.position import State
-from dbt_reverse_etl.delivery.undelivered import InDoubt, not_delivered
+from dbt_reverse_etl.delivery.undelivered import Order, not_delivered
 from dbt_reverse_etl.delivery.wave import RowFailure
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.warehouse.head import Head
@@ -205,7 +205,7 @@ def test_repeats_of_a_change_have_its_id_and_a_row_that_was_asked_for_has_anothe
         left = not_delivered(
             pa.Table.from_pylist([refused[key] for key in found]),
             {n: RowFailure(Outcome.REJECTED, "no", 1) for n in range(len(found))},
-            {}, NOW, Rejections(), InDoubt(),
+            Order(Claim("c", 0, BUCKETS, 1, "spec"), {}, NOW, Rejections(), retry_now=False),
         )  # fmt: skip
         assert ids(SNAPSHOTS, (), {row.key: row for row in left}) == found
     lost = {"mark": "resync-3", "known_from": 3}

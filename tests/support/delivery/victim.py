@@ -24,7 +24,8 @@ from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.ports import Job, Ports, Source
 from dbt_reverse_etl.delivery.position import State, fold
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.delivery.sending import Order, Sent
+from dbt_reverse_etl.delivery.sending import Sent
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Mode, Settings, Sink, SinkTask
 from dbt_reverse_etl.warehouse.executors import Work

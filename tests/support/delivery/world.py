@@ -21,8 +21,9 @@ from dbt_reverse_etl.delivery.policy import Policy, Rejections
 from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Source
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.run import run
-from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Order, Sent
+from dbt_reverse_etl.delivery.sending import NOTHING_SENT, Sent
 from dbt_reverse_etl.delivery.streams import Stripes
+from dbt_reverse_etl.delivery.undelivered import Order
 from dbt_reverse_etl.delivery.waves import WaveSize
 from dbt_reverse_etl.sinks.base import Batch, Mode, SinkTask
 from dbt_reverse_etl.warehouse.executors import _MARGIN, Work, after_a_lost_attempt
