@@ -16,16 +16,13 @@ _SKEW = timedelta(minutes=1)  # of two clocks that are right
 
 def refuse(job: Job, ports: Ports, state: State, policy: Policy) -> None:
     """Positions that say nothing, another run, a destination that lost what it had: a run must not even start."""
-    lost = why_lost(job, state, ports.sink)
-    if lost is not None:
+    if lost := why_lost(job, state, ports.sink):
         raise lost
     refuse_second(job, ports, state, policy)
-    lost = cut_off(job, ports, state)
-    if lost is not None:
+    if lost := cut_off(job, ports, state):
         raise lost
     # Asked even if nothing is pending: a position says nothing about a destination that was emptied.
-    gone = vanished(job, ports, state)
-    if gone is not None:
+    if gone := vanished(job, ports, state):
         raise DestinationError(gone)
 
 
@@ -44,7 +41,6 @@ def refuse_second(job: Job, ports: Ports, state: State, policy: Policy) -> None:
 
 def rests(job: Job, state: State, policy: Policy, now: datetime) -> bool:
     """Everything is delivered, or waits: there is no need to plan."""
-    due = any(
-        policy.retry_now or not row.waits(now, park_doubt=policy.park_doubt) for row in state.undelivered.values()
-    )
+    rows = state.undelivered.values()
+    due = any(policy.retry_now or not row.waits(now, park_doubt=policy.park_doubt) for row in rows)
     return ended(state) and state.is_at(job.head, job.spec) and not due

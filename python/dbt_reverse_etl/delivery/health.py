@@ -134,11 +134,10 @@ def standing(  # noqa: PLR0913  (each is a fact about the sync)
     """
     undelivered = [row for row in state.undelivered.values() if is_undelivered(row)]
     word = health(state, allowed, refused=bool(refused), lag=lag)
-    left = (*_by_reason(undelivered, now, park_doubt=park_doubt), *_not_acknowledged(state, len(undelivered)))
+    found = (*_by_reason(undelivered, now, park_doubt=park_doubt), *_not_acknowledged(state, len(undelivered)))
+    left = tuple(sorted(found, key=lambda one: -one.rows))
     reason = refused or _reason(state, word, allowed, lag, len(undelivered))
-    return Standing(
-        word, tuple(sorted(left, key=lambda one: -one.rows)), len(state.undelivered) - len(undelivered), redact(reason)
-    )
+    return Standing(word, left, len(state.undelivered) - len(undelivered), redact(reason))
 
 
 def reasons(state: State) -> str:
@@ -217,9 +216,8 @@ def _by_reason(rows: Iterable[Undelivered], now: datetime, *, park_doubt: bool) 
         same = list(group)
         times = [row.next_attempt_at for row in same if row.next_attempt_at is not None] if again == AT_A_TIME else []
         since = min(row.first_failed_at for row in same)
-        found.append(
-            Left(outcome, redact(reason), len(same), again, min(times, default=None), max(times, default=None), since)
-        )
+        first, last = min(times, default=None), max(times, default=None)
+        found.append(Left(outcome, redact(reason), len(same), again, first, last, since))
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ class Lease:
     mine: Callable[[], bool]
     beat: Callable[[datetime], None]
     _lost: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self._began = self.clock.now(), self.clock.monotonic()
@@ -46,7 +46,7 @@ class Lease:
             elif left < self.seconds / 2:
                 until = self.extended()
                 self.beat(until)
-                self._confirm(until)
+                self.confirm(until)
             return not self._lost
 
     @contextmanager
@@ -68,12 +68,9 @@ class Lease:
     def confirm(self, until: datetime) -> bool:
         """After a commit that extended the lease: is it still this run's?"""
         with self._lock:
-            self._confirm(until)
+            # A commit that ended after the old lease had run out may have come too late for a run that took over.
+            if self._now() >= self.until or not self.mine():
+                self._lost = True
+            else:
+                self.until = max(self.until, until)
             return not self._lost
-
-    def _confirm(self, until: datetime) -> None:
-        # A commit that ended after the old lease had run out may have come too late for a run that took over.
-        if self._now() >= self.until or not self.mine():
-            self._lost = True
-        else:
-            self.until = max(self.until, until)

@@ -89,8 +89,7 @@ def as_full_load(made: Plan, job: Job, ports: Ports, state: State) -> Plan:
         return made
     histogram = whole.planned()
     ports.progress(Number.PLANNED, histogram.total.total)
-    in_spark = ports.executors is not None and isinstance(ports.sink, SparkSink)
-    remote = ports.executors(whole) if ports.executors and in_spark else None
+    remote = ports.executors(whole) if ports.executors and isinstance(ports.sink, SparkSink) else None
     waves = Waves(histogram, ONE_WAVE)
     return replace(made, source=whole, histogram=histogram, waves=waves, remote=remote, full_load=True)
 

@@ -271,9 +271,8 @@ class SinkContract(TransactionContract):
         rows: list[Row] = [{"first": a, "second": b, "score": float(n)} for n, (a, b) in enumerate(pairs)]
         with self._pushing(task) as sink:
             assert set(deliver(sink, task, [("insert", row) for row in rows])) == {Outcome.DELIVERED}
-            assert set(deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])) == {
-                Outcome.DELIVERED
-            }
+            answers = deliver(sink, task, [("update", {**row, "score": -1.0}) for row in rows[::2]])
+            assert set(answers) == {Outcome.DELIVERED}
         self._holds(task, [{**row, "score": -1.0} if n % 2 == 0 else row for n, row in enumerate(rows)])
 
     def test_batches_from_all_threads_arrive(self) -> None:

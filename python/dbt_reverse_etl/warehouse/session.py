@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -120,11 +120,9 @@ def cancel_jobs(spark: SparkSession, tag: str) -> None:
         spark.sparkContext.cancelJobsWithTag(tag)
 
 
-@contextmanager
-def ansi_off(spark: SparkSession) -> Iterator[None]:
+def ansi_off(spark: SparkSession) -> AbstractContextManager[None]:
     """As in every session of `connect`, in one that belongs to somebody else."""
-    with _set(spark, "spark.sql.ansi.enabled", "false"):
-        yield
+    return _set(spark, "spark.sql.ansi.enabled", "false")
 
 
 @contextmanager
