@@ -19,18 +19,7 @@ from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
 from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Batch, Mode, Sink, SinkTask, SparkSink
 from dbt_reverse_etl.sinks.reading import UNREADABLE
-from dbt_reverse_etl.testing.rows import (
-    Change,
-    Row,
-    batch_of,
-    changes_to,
-    deliver,
-    deliver_apart,
-    next_run,
-    opened,
-    outcomes,
-    person,
-)
+from dbt_reverse_etl.testing.rows import Change, Row, batch_of, changes_to, deliver, next_run, opened, outcomes, person
 from dbt_reverse_etl.testing.transactions import TransactionContract
 from dbt_reverse_etl.testing.under_test import Trouble, secrets_of
 
@@ -165,7 +154,7 @@ class SinkContract(TransactionContract):
         task = self.make_task(pa.schema([("id", kind), ("name", pa.string())]))
         rows: list[Row] = [{"id": key, "name": f"name {number}"} for number, key in enumerate(keys)]
         with opened(self.make_sink(), task) as sink:
-            answers = deliver_apart(sink, task, [("insert", row) for row in rows])
+            answers = deliver(sink, task, [("insert", row) for row in rows], apart=True)
             sink.finish("", complete=Outcome.REJECTED not in answers)
         assert {Outcome.DELIVERED} <= set(answers) <= {Outcome.DELIVERED, Outcome.REJECTED}
         self._holds(task, [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED])
@@ -253,7 +242,7 @@ class SinkContract(TransactionContract):
     def test_a_refused_row_costs_no_other_one(self) -> None:
         task, rows = self.make_task(), [person(1), {**person(2), "id": None}, person(3)]
         with opened(self.make_sink(), task) as sink:
-            answers = deliver_apart(sink, task, [("insert", row) for row in rows])
+            answers = deliver(sink, task, [("insert", row) for row in rows], apart=True)
             sink.finish("", complete=Outcome.REJECTED not in answers)
         assert (answers[0], answers[2]) == (Outcome.DELIVERED, Outcome.DELIVERED)
         delivered = [row for row, answer in zip(rows, answers, strict=True) if answer is Outcome.DELIVERED]

@@ -104,34 +104,30 @@ def person(number: int, name: str = "Ada", score: float | None = 1.5) -> Row:
 
 
 def deliver(  # noqa: PLR0913  (those by name have defaults)
-    sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True, state: int = 0
+    sink: Sink,
+    task: SinkTask,
+    changes: Sequence[Change],
+    claim: str = "claim-1",
+    *,
+    last: bool = True,
+    state: int = 0,
+    apart: bool = False,
 ) -> list[Outcome]:
-    """Deliver one batch, or as many as the sink's limit of rows makes of it; the outcome of each row."""
-    found = list[Outcome]()
-    for rows, delivery in _deliveries(sink, task, changes, claim, last=last, state=state):
-        found += outcomes(delivery, len(rows))
-    return found
+    """Deliver one batch, or as many as the sink's limit of rows makes of it; the outcome of each row.
 
-
-def deliver_apart(sink: Sink, task: SinkTask, changes: Sequence[Change]) -> list[Outcome]:
-    """As `deliver`; rows of a batch that is refused as one are sent alone, as the engine does in the end."""
-    found = list[Outcome]()
-    for rows, delivery in _deliveries(sink, task, changes):
+    Args:
+        apart: rows of a batch that is refused as one are sent alone, as the engine does in the end.
+    """
+    most, found = sink.limits(task).rows, list[Outcome]()
+    for start in range(0, max(1, len(changes)), most):
+        rows, is_end = changes[start : start + most], start + most >= len(changes)
+        extra = sink.extra_columns(task)
+        delivery = sink.deliver(batch_of(task, rows, claim, last=last and is_end, extra=extra, state=state))
         answers = outcomes(delivery, len(rows))
-        if delivery.refused_whole and len(rows) > 1:
+        if apart and delivery.refused_whole and len(rows) > 1:
             answers = [answer for row in rows for answer in deliver(sink, task, [row])]
         found += answers
     return found
-
-
-def _deliveries(  # noqa: PLR0913  (those by name have defaults)
-    sink: Sink, task: SinkTask, changes: Sequence[Change], claim: str = "claim-1", *, last: bool = True, state: int = 0
-) -> Iterator[tuple[Sequence[Change], Delivery]]:
-    most = sink.limits(task).rows
-    for start in range(0, max(1, len(changes)), most):
-        part, is_end = changes[start : start + most], start + most >= len(changes)
-        batch = batch_of(task, part, claim, last=last and is_end, extra=sink.extra_columns(task), state=state)
-        yield part, sink.deliver(batch)
 
 
 def next_run(task: SinkTask, fence: int = 2) -> SinkTask:
