@@ -16,7 +16,7 @@ from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.delivery.progress import Number
 from dbt_reverse_etl.delivery.undelivered import KEY, InDoubt, in_mode, refused_before, split, was_refused
 from dbt_reverse_etl.delivery.wave import count_operations
-from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves, WaveSize
+from dbt_reverse_etl.delivery.waves import ONE_WAVE, Histogram, Waves
 from dbt_reverse_etl.sinks.base import OPERATION, Mode, SparkSink
 
 _NO_ROWS = pa.table({KEY: pa.array([], pa.string()), OPERATION: pa.array([], pa.string())})
@@ -126,13 +126,10 @@ def _of_all(  # noqa: PLR0913  (each is a part of the run)
     counted = count(source, state, ports, policy, job.task.mode)
     override = ports.guard(counted.attempted, counted.refused, state)
     remote = ports.executors(source) if ports.executors and counted.far else None
-    size = policy.executor_waves if counted.far else _driver_waves(policy, after_crash=after_crash)
+    size = policy.executor_waves if counted.far else policy.waves
+    if after_crash and not counted.far:  # no larger than the ledger can list: the sync gets on, however the run ends
+        size = replace(size, rows=min(size.rows, policy.most_listed))
     return Plan(source, counted.histogram, Waves(counted.histogram, size), counted.at, remote, override)
-
-
-def _driver_waves(policy: Policy, *, after_crash: bool) -> WaveSize:
-    """After a run that ended within a wave, the first one is no larger than the ledger can list: the sync gets on, however it ends."""
-    return replace(policy.waves, rows=min(policy.waves.rows, policy.most_listed)) if after_crash else policy.waves
 
 
 def _of_one(job: Job, row: OneRow, ports: Ports, state: State, source: Source) -> Plan:
