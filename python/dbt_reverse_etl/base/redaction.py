@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from typing import Any
 from urllib.parse import quote, quote_plus
 from weakref import WeakKeyDictionary
 
@@ -217,11 +216,6 @@ def text_leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tup
     """Every string in nested mappings and lists, with its key path."""
     if isinstance(value, str):
         yield path, value
-    for key, inner in _entries(value):
-        yield from text_leaves(inner, (*path, str(key)))
-
-
-def _entries(value: object) -> list[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+    elif isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from text_leaves(inner, (*path, str(key)))

@@ -68,8 +68,8 @@ def encode_rows(
     Raises:
         TypeError: for a type that no model has, or a constant that is no JSON value.
     """
-    encoder = _Encoder(nan, nan_is_null)
-    return encoder.result(encoder.rows(rows, constants or {}))
+    encoder = _Encoder(nan)
+    return encoder.result(encoder.rows(rows, constants or {}, nan_is_null))
 
 
 def encode_lines(rows: pa.Table, *, nan: Nan = "reject") -> tuple[bytes, dict[int, str]]:
@@ -111,25 +111,22 @@ def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 class _Encoder:
     """Turns columns into columns of JSON text and collects the rows that have no exact form."""
 
-    def __init__(self, nan: Nan, nan_is_null: Collection[str] = ()) -> None:
-        self._nan, self._nan_is_null = nan, nan_is_null
+    def __init__(self, nan: Nan) -> None:
+        self._nan = nan
         self._rejected: dict[int, str] = {}
 
-    def rows(self, rows: pa.Table, constants: Mapping[str, Any], end: str = "}") -> pa.Array:
+    def rows(
+        self, rows: pa.Table, constants: Mapping[str, Any], nan_is_null: Collection[str] = (), end: str = "}"
+    ) -> pa.Array:
         """An object for each row."""
+        lenient = _Encoder("null")
+        lenient._rejected = self._rejected
         fields = [
-            (name, *self._of(name).unquoted(_one_array(column), name, _same_row))
+            (name, *(lenient if name in nan_is_null else self).unquoted(_one_array(column), name, _same_row))
             for name, column in zip(rows.column_names, rows.columns, strict=True)
         ]
         fixed = [(name, orjson.dumps(value).decode()) for name, value in constants.items()]
         return objects_of(fields, fixed, rows.num_rows, end)
-
-    def _of(self, name: str) -> _Encoder:
-        if name not in self._nan_is_null:
-            return self
-        lenient = _Encoder("null")
-        lenient._rejected = self._rejected
-        return lenient
 
     def accepted(self, lines: pa.Array) -> tuple[bytes, dict[int, str]]:
         """The bytes of those that are not rejected."""
