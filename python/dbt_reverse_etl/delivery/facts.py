@@ -118,7 +118,15 @@ class Abandoned(_Told):
 
 
 @dataclass(frozen=True)
-class RunStarted(_Told):
+class _OfRun(_Told):
+    """What each fact begins with."""
+
+    sync_id: str
+    fence: int
+
+
+@dataclass(frozen=True)
+class RunStarted(_OfRun):
     """Claims the sync for one run, and restates all that was folded before it; atomic on (sync, fence).
 
     Attributes:
@@ -132,8 +140,6 @@ class RunStarted(_Told):
         found: keys of undelivered rows that were not read, but found by a reconcile.
     """
 
-    sync_id: str
-    fence: int
     run_id: str
     at: datetime
     head: int
@@ -159,7 +165,7 @@ class RunStarted(_Told):
 
 
 @dataclass(frozen=True)
-class ClaimsSettled(_Told):
+class ClaimsSettled(_OfRun):
     """What a new run found out about the claims of its predecessors, before it planned.
 
     Attributes:
@@ -169,8 +175,6 @@ class ClaimsSettled(_Told):
         specs: JSON of the claims' specs.
     """
 
-    sync_id: str
-    fence: int
     seq: int
     at: datetime
     delivered: tuple[Range, ...]
@@ -180,7 +184,7 @@ class ClaimsSettled(_Told):
 
 
 @dataclass(frozen=True)
-class WaveAcknowledged(_Told):
+class WaveAcknowledged(_OfRun):
     """The buckets [lo, hi) are at (snapshot, spec), but for the undelivered rows.
 
     Attributes:
@@ -190,8 +194,6 @@ class WaveAcknowledged(_Told):
         replaced: it was a full load: the object holds no other row.
     """
 
-    sync_id: str
-    fence: int
     seq: int
     at: datetime
     lo: int
@@ -207,25 +209,21 @@ class WaveAcknowledged(_Told):
 
 
 @dataclass(frozen=True)
-class Heartbeat(_Told):
+class Heartbeat(_OfRun):
     """The run is alive."""
 
-    sync_id: str
-    fence: int
     at: datetime
     lease_until: datetime
 
 
 @dataclass(frozen=True)
-class DoubtRecorded(_Told):
+class DoubtRecorded(_OfRun):
     """Left by a run that lost its lease, at the newest fence: a request of its may have landed after a newer one.
 
     Attributes:
         specs: JSON of the claims' specs, which the newest run may never have heard of.
     """
 
-    sync_id: str
-    fence: int
     at: datetime
     closes: tuple[str, ...]
     claims: tuple[Claim, ...]
@@ -233,7 +231,7 @@ class DoubtRecorded(_Told):
 
 
 @dataclass(frozen=True)
-class RunFinished(_Told):
+class RunFinished(_OfRun):
     """The run ended by itself.
 
     Attributes:
@@ -242,8 +240,6 @@ class RunFinished(_Told):
         allowed: undelivered rows with which the sync was well then; None: any number; `NOT_WELL`: not even with none.
     """
 
-    sync_id: str
-    fence: int
     seq: int
     at: datetime
     status: str
