@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from tests.benchmarks.capture import capture, push, session
 from tests.benchmarks.crash import crash
@@ -25,52 +27,29 @@ from tests.benchmarks.postgres import postgres
 from tests.benchmarks.profile import profile
 from tests.benchmarks.reconcile import reconcile
 from tests.benchmarks.sqlite import sqlite
-from tests.benchmarks.strategies import against_dbt_snapshot, strategies
+from tests.benchmarks.strategies import strategies
 from tests.benchmarks.wide import wide
 
-PARTS = [
-    "capture",
-    "strategies",
-    "history",
-    "wide",
-    "delta",
-    "push",
-    "reconcile",
-    "from spark",
-    "encoding",
-    "sqlite",
-    "postgres",
-    "mysql",
-    "http",
-    "kafka",
-    "crash",
-]
-
-
-IN_SPARK = {"capture", "strategies", "history", "wide", "delta", "push", "reconcile", "from spark"}
-
-
-def in_spark(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
-    """The parts that share a session of Spark."""
-    spark = session(home)
-    if "capture" in parts:
-        capture(spark, home, rows, rounds)
-    if "strategies" in parts:
-        strategies(spark, home, rows, rounds)
-        against_dbt_snapshot(spark, home, rows, rounds)
-    if "history" in parts:
-        history(spark, home, rows // 6, rounds)
-    if "wide" in parts:
-        wide(spark, home, rows, rounds)
-    if "delta" in parts:
-        delta(spark, home, rows // 3, rounds)
-    if "push" in parts:
-        push(spark, home)
-    if "reconcile" in parts:
-        reconcile(spark, home, rows // 3)
-    if "from spark" in parts:
-        from_spark(spark, home, rows // 3, rounds)
-    spark.stop()
+IN_SPARK: dict[str, Callable[[SparkSession, Path, int, int], object]] = {
+    "capture": capture,
+    "strategies": strategies,
+    "history": lambda spark, home, rows, rounds: history(spark, home, rows // 6, rounds),
+    "wide": wide,
+    "delta": lambda spark, home, rows, rounds: delta(spark, home, rows // 3, rounds),
+    "push": lambda spark, home, *_: push(spark, home),
+    "reconcile": lambda spark, home, rows, _: reconcile(spark, home, rows // 3),
+    "from spark": lambda spark, home, rows, rounds: from_spark(spark, home, rows // 3, rounds),
+}
+ALONE: dict[str, Callable[[Path, int, int], None]] = {
+    "encoding": lambda _, rows, rounds: encoding(rows // 30, rounds),
+    "sqlite": lambda home, _, rounds: sqlite(home, rounds),
+    "postgres": lambda home, rows, rounds: postgres(home, rows // 3, rounds),
+    "mysql": lambda home, rows, rounds: mysql(home, rows // 15, rounds),
+    "http": lambda home, _, rounds: http(home, rounds),
+    "kafka": lambda home, rows, rounds: kafka(home, rows // 6, rounds),
+    "crash": lambda home, rows, _: crash(home, rows // 2),
+}
+PARTS = [*IN_SPARK, *ALONE]
 
 
 def main() -> None:
@@ -92,23 +71,13 @@ def main() -> None:
 
 
 def measure(home: Path, parts: Sequence[str], rows: int, rounds: int) -> None:
-    """These parts, in their order."""
-    if IN_SPARK & {*parts}:
-        in_spark(home, parts, rows, rounds)
-    if "encoding" in parts:
-        encoding(rows // 30, rounds)
-    if "sqlite" in parts:
-        sqlite(home, rounds)
-    if "postgres" in parts:
-        postgres(home, rows // 3, rounds)
-    if "mysql" in parts:
-        mysql(home, rows // 15, rounds)
-    if "http" in parts:
-        http(home, rounds)
-    if "kafka" in parts:
-        kafka(home, rows // 6, rounds)
-    if "crash" in parts:
-        crash(home, rows // 2)
+    """These parts, in their order; those of Spark share a session."""
+    if IN_SPARK.keys() & {*parts}:
+        with session(home) as spark:
+            for part in [part for part in IN_SPARK if part in parts]:
+                IN_SPARK[part](spark, home, rows, rounds)
+    for part in [part for part in ALONE if part in parts]:
+        ALONE[part](home, rows, rounds)
 
 
 if __name__ == "__main__":
