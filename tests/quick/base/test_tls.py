@@ -11,10 +11,10 @@ import pytest
 
 from dbt_reverse_etl.alerts.channels import Webhook
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import _tls
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
+from tests.support.outcomes import DELIVERED, FATAL
 from tests.support.servers.http import http_server
 from tests.support.sinks.http_sending import one, settings_of
 
@@ -57,7 +57,7 @@ def server_tls(authority: Path) -> ssl.SSLContext:
 
 def test_an_in_house_authority_that_its_user_names_is_trusted(authority: Path, server_tls: ssl.SSLContext) -> None:
     with http_server(tls=server_tls) as server:
-        assert one(server.url, verify=str(authority / "ca.pem"))[0] is Outcome.DELIVERED
+        assert one(server.url, verify=str(authority / "ca.pem"))[0] is DELIVERED
 
 
 def test_a_refused_certificate_is_refused_with_the_reason(authority: Path, server_tls: ssl.SSLContext) -> None:
@@ -68,7 +68,7 @@ def test_a_refused_certificate_is_refused_with_the_reason(authority: Path, serve
         ):  # fmt: skip
             outcome, text = one(url, verify=verify)
             assert (outcome, text) == (
-                Outcome.FATAL, f"the TLS certificate of the destination was not accepted: {reason}",
+                FATAL, f"the TLS certificate of the destination was not accepted: {reason}",
             )  # fmt: skip
             with pytest.raises(DestinationError, match=reason):
                 HttpSink(settings_of(url, verify=verify)).check()

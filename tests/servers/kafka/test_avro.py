@@ -17,19 +17,18 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.avro_types import avro_schema, nullable
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.testing import CAPTURED, PEOPLE, Change, deliver, opened, outcomes, person
 from tests.support import ROOT
+from tests.support.outcomes import DELIVERED, REJECTED
 from tests.support.servers.kafka import Read, a_batch, a_task, produce, read, sink
 from tests.support.servers.schema_registry import SchemaRegistry, a_registry
 from tests.support.sinks.registry import registry_sink, rows_of_every_type
 
 AVRO = KafkaOptions(partitions=1, value_format="avro")
-DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 
 
 @pytest.fixture

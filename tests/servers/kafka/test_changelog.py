@@ -9,13 +9,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.kafka.settings import KafkaOptions
 from dbt_reverse_etl.testing import CAPTURED, SNAPSHOT_ID, Change, deliver, opened, outcomes, person
+from tests.support.outcomes import DELIVERED, REJECTED, UNKNOWN
 from tests.support.servers.kafka import a_batch, a_task, a_topic, broker, make_topic, read, sink, topic_config
 
-DELIVERED, REJECTED, UNKNOWN = Outcome.DELIVERED, Outcome.REJECTED, Outcome.UNKNOWN
 SOURCE = {
     "connector": "dbt-reverse-etl",
     "name": "people",

@@ -26,9 +26,9 @@ from dbt_reverse_etl.sinks.kafka import sink as kafka_sink
 from dbt_reverse_etl.sinks.kafka.outcome import Reports
 from dbt_reverse_etl.testing import Change, Row, deliver, next_run, opened, outcomes, person
 from tests.support import ROOT
+from tests.support.outcomes import DELIVERED, UNKNOWN
 from tests.support.servers.kafka import a_batch, a_task, broker, delete_topic, read, settings, sink, table
 
-DELIVERED, UNKNOWN = Outcome.DELIVERED, Outcome.UNKNOWN
 ROWS = 25_000  # two batches of the engine
 
 

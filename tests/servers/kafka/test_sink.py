@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.clock import Clock
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.policy import Policy, Retries
@@ -26,6 +25,7 @@ from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
 from dbt_reverse_etl.sinks.kafka.topic import Cluster
 from dbt_reverse_etl.testing import SNAPSHOT_ID, Change, deliver, next_run, opened, outcomes, person
 from tests.support.delivery.desk import Desk
+from tests.support.outcomes import DELIVERED, FATAL, REJECTED, UNKNOWN
 from tests.support.servers.kafka import (
     CA,
     a_batch,
@@ -44,8 +44,6 @@ from tests.support.servers.kafka import (
 )
 from tests.support.servers.kafka_broker import PASSWORD, SCRAM, VIEWER, tool
 
-DELIVERED, FATAL, REJECTED, RETRYABLE = Outcome.DELIVERED, Outcome.FATAL, Outcome.REJECTED, Outcome.RETRYABLE
-UNKNOWN = Outcome.UNKNOWN
 ONE = KafkaOptions(partitions=1)
 
 

@@ -18,13 +18,12 @@ from dbt_reverse_etl.base.errors import DestinationError
 from dbt_reverse_etl.base.outcome import Delivery, Outcome
 from dbt_reverse_etl.sinks.sql.record import CLAIMS
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
+from tests.support.outcomes import DELIVERED, FATAL, RETRYABLE, UNKNOWN
 from tests.support.servers import mysql, postgres
 from tests.support.servers.proxy import Proxy
 from tests.support.sinks.databases import SERVERS
 from tests.support.sinks.people import a_task, people
 
-DELIVERED, FATAL, REJECTED = Outcome.DELIVERED, Outcome.FATAL, Outcome.REJECTED
-RETRYABLE, UNKNOWN = Outcome.RETRYABLE, Outcome.UNKNOWN
 TASK = a_task()
 servers = pytest.mark.parametrize("db", SERVERS, indirect=True)
 

@@ -21,10 +21,10 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import SinkTask
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.testing import PEOPLE, deliver, next_run, opened, person
+from tests.support.outcomes import DELIVERED, FATAL, RETRYABLE
 from tests.support.sinks.databases import FILES, FileDatabase, people_of, refused
 from tests.support.sinks.people import a_task, people
 
-FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
 TASK = a_task()
 files = pytest.mark.parametrize("db", FILES, indirect=True)
 
@@ -33,7 +33,7 @@ import os, signal, sys
 from pathlib import Path
 from dbt_reverse_etl.testing import batch_of, person
 from tests.support.sinks.databases import FileDatabase
-from tests.support.sinks.people import a_task, people
+from tests.support.sinks.people import (a_task, people)
 kind, folder, step = sys.argv[1:]
 sink = FileDatabase(kind, Path(folder)).sink()
 sink.open(a_task())
@@ -73,7 +73,7 @@ def test_syncs_that_open_one_new_file_at_once_do_not_fail(db: FileDatabase) -> N
             return deliver(sink, task, people(person(1)))
 
     with ThreadPoolExecutor(len(tasks)) as pool:
-        assert list(pool.map(first_push, tasks)) == [[Outcome.DELIVERED]] * len(tasks)
+        assert list(pool.map(first_push, tasks)) == [[DELIVERED]] * len(tasks)
 
 
 IN_A_LARGE_BATCH = """
@@ -81,7 +81,7 @@ import os, signal, sys
 from pathlib import Path
 from dbt_reverse_etl.testing import batch_of, person
 from tests.support.sinks.databases import FileDatabase
-from tests.support.sinks.people import a_task, people
+from tests.support.sinks.people import (a_task, people)
 sink = FileDatabase("sqlite", Path(sys.argv[1])).sink()
 sink.open(a_task())
 sink.deliver(batch_of(a_task(), people(person(1)), "first"))
@@ -113,7 +113,7 @@ def test_on_sqlite_a_process_killed_in_a_batch_larger_than_the_page_cache_stops_
         assert command() == expected
     with opened(db.sink(), task) as sink:
         assert sink.settle(["first", "second"]) == {"first": True, "second": None}
-        assert deliver(sink, task, people(person(2))) == [Outcome.DELIVERED]
+        assert deliver(sink, task, people(person(2))) == [DELIVERED]
     assert db.rows("SELECT id FROM people ORDER BY id") == [(1,), (2,)]
 
 
@@ -133,7 +133,7 @@ import sys
 from pathlib import Path
 from dbt_reverse_etl.testing import batch_of, person
 from tests.support.sinks.databases import FileDatabase
-from tests.support.sinks.people import a_task, people
+from tests.support.sinks.people import (a_task, people)
 sink = FileDatabase(sys.argv[1], Path(sys.argv[2])).sink()
 sink.open(a_task())
 for claim in range(10**6):
@@ -226,7 +226,7 @@ def test_on_duckdb_an_older_run_in_the_middle_of_a_batch_and_a_newer_one_never_b
         old._dialect.begin(connection)
         connection.execute("SELECT * FROM people")  # a transaction that began before the newer run took the fence
         with opened(db.sink(), a_task(fence=2)) as new:
-            assert deliver(new, TASK, people(person(1, "new"))) == [Outcome.DELIVERED]
+            assert deliver(new, TASK, people(person(1, "new"))) == [DELIVERED]
         with pytest.raises(old._dialect.failure_type, match=r"[Cc]onflict"):
             old._record.lost(connection)
         connection.execute("ROLLBACK")
@@ -253,11 +253,11 @@ def test_on_duckdb_a_schema_that_is_called_like_the_file_is_still_the_schema(
     db.run(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     task = a_task(object=f'"{schema}".contacts')
     with opened(db.sink(), task) as sink:
-        assert deliver(sink, task, people(person(1))) == [Outcome.DELIVERED]
+        assert deliver(sink, task, people(person(1))) == [DELIVERED]
     assert sum(part.num_rows for part in db.sink().read(next_run(task))) == 1
     beside = a_task(sync_id="other", sync="other", object="others")
     with opened(db.sink(state_schema=schema), beside) as sink:
-        assert deliver(sink, beside, people(person(1))) == [Outcome.DELIVERED]
+        assert deliver(sink, beside, people(person(1))) == [DELIVERED]
     tables = {("contacts", schema), ("others", "main"), (FENCES, schema), (CLAIMS, schema)}
     assert set(db.rows("SELECT table_name, schema_name FROM duckdb_tables()")) == tables
 
@@ -302,7 +302,7 @@ import resource, sys
 from pathlib import Path
 from dbt_reverse_etl.testing import batch_of, person
 from tests.support.sinks.databases import FileDatabase
-from tests.support.sinks.people import a_task, people
+from tests.support.sinks.people import (a_task, people)
 sink = FileDatabase("duckdb", Path(sys.argv[1])).sink()
 sink.open(a_task())
 sink.deliver(batch_of(a_task(), people(person(1)), "first"))

@@ -12,7 +12,6 @@ import pymysql
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import NO_ROW
@@ -25,11 +24,11 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.table import MysqlColumn, MysqlTab
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
 from dbt_reverse_etl.sinks.sql.table import Name
 from dbt_reverse_etl.testing import batch_of, deliver, opened, person
+from tests.support.outcomes import DELIVERED, REJECTED, RETRYABLE
 from tests.support.servers.mysql import Database, new_database
 from tests.support.sinks.databases import refused
 from tests.support.sinks.people import a_task, people
 
-DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
 UTF8 = "CHARACTER SET utf8mb4"
 DIALECT = MysqlDialect(MysqlSettings(host="/nowhere", database="d", user="u"))
@@ -81,8 +80,8 @@ def test_a_row_that_appears_while_refused_rows_are_searched_is_not_called_delive
     monkeypatch.setattr("dbt_reverse_etl.sinks.sql.dialects.mysql.session.run", appears)
     batch = [("update", person(1, "Ada", 0.0)), ("update", person(2, "Bobby", 9.0))]
     with opened(db.sink(), task := a_task(mode=Mode.UPDATE_ONLY)) as sink:
-        assert deliver(sink, task, batch) == [Outcome.RETRYABLE] * 2
-        assert deliver(sink, task, batch) == [DELIVERED, Outcome.REJECTED]
+        assert deliver(sink, task, batch) == [RETRYABLE] * 2
+        assert deliver(sink, task, batch) == [DELIVERED, REJECTED]
     assert db.rows("SELECT name FROM people ORDER BY id") == [("Ada",), ("Bob",)]
 
 
@@ -309,7 +308,7 @@ def test_a_server_that_became_read_only_is_left_and_the_host_is_looked_up_again(
         first = sink._connected().thread_id()
         people_db.run("SET GLOBAL read_only = 1")
         try:
-            assert deliver(sink, task, people(person(1))) == [Outcome.RETRYABLE]
+            assert deliver(sink, task, people(person(1))) == [RETRYABLE]
         finally:
             people_db.run("SET GLOBAL read_only = 0")
         assert deliver(sink, task, people(person(1))) == [DELIVERED]
@@ -375,7 +374,7 @@ def test_a_nested_type_with_a_double_goes_into_the_json_of_mariadb_which_is_a_te
 @pytest.mark.parametrize("number", sorted(READ_ONLY))
 def test_a_server_that_takes_no_writes_is_tried_again(number: int) -> None:
     error = pymysql.err.OperationalError(number, "InnoDB is in read only mode")
-    assert failure(error)[0] is Outcome.RETRYABLE
+    assert failure(error)[0] is RETRYABLE
     assert DIALECT.is_rolled_back(None, error)  # type: ignore[arg-type]
     assert {1290, 1792, 1836, 1874} == READ_ONLY
 
@@ -385,6 +384,6 @@ def test_numbers_that_are_shown_with_zeros_before_them_are_read_as_they_were_del
     schema = pa.schema([("id", pa.int64()), ("price", pa.decimal128(9, 2))])
     task = a_task(schema=schema)
     with opened(db.sink(), task) as sink:
-        assert deliver(sink, task, [("insert", {"id": 7, "price": Decimal("5.10")})]) == [Outcome.DELIVERED]
+        assert deliver(sink, task, [("insert", {"id": 7, "price": Decimal("5.10")})]) == [DELIVERED]
         (read,) = sink.read(task)
     assert read.to_pylist() == [{"id": 7, "price": Decimal("5.10"), UNREADABLE: False}]

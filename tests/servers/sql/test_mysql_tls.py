@@ -13,10 +13,10 @@ import pytest
 import trustme
 
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.testing import deliver, opened, person
+from tests.support.outcomes import DELIVERED
 from tests.support.servers.mysql import PASSWORD, Database, new_database
 from tests.support.sinks.people import a_task, people
 
@@ -49,7 +49,7 @@ def cipher(sink: MysqlSink) -> str:
 def test_a_verified_server_gets_the_rows(mode: str, mysql_db: Database, tmp_path: Path) -> None:
     ca = ca_of(mysql_db.server.authority, tmp_path)
     with opened(over_tls(mysql_db, ca, mode=mode), a_task()) as sink:
-        assert deliver(sink, a_task(), people(person(1))) == [Outcome.DELIVERED]
+        assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
         assert cipher(sink)
     assert mysql_db.rows("SELECT id FROM people") == [(1,)]
 

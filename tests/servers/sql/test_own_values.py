@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.reading import UNREADABLE
 from dbt_reverse_etl.sinks.refusals import NO_ROW
@@ -19,10 +18,10 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres import rows as postgres_rows
 from dbt_reverse_etl.sinks.sql.rows import OTHER_KEY
 from dbt_reverse_etl.sinks.sql.settings import SoftDeleteOptions
 from dbt_reverse_etl.testing import deliver, opened, person
+from tests.support.outcomes import DELIVERED, FATAL, NO_MATCH, REJECTED, RETRYABLE
 from tests.support.sinks.databases import SERVERS, TYPES, people_of, refused
 from tests.support.sinks.people import a_task, people
 
-DELIVERED, REJECTED, FATAL, RETRYABLE = Outcome.DELIVERED, Outcome.REJECTED, Outcome.FATAL, Outcome.RETRYABLE
 servers = pytest.mark.parametrize("db", SERVERS, indirect=True)
 of_postgres = pytest.mark.parametrize("db", ["postgres"], indirect=True)
 of_mysql = pytest.mark.parametrize("db", ["mysql"], indirect=True)
@@ -270,7 +269,7 @@ def test_update_only_finds_rows_by_a_key_that_the_table_makes(db: Any) -> None:
     assert not db.sink().rights(a_task(pa.schema([("id", pa.string())]), mode=Mode.UPDATE_ONLY, known="key")).missing
     with opened(db.sink(), task) as sink:
         rows = [("update", person(1, "new")), ("update", person(5, "new"))]
-        assert deliver(sink, task, rows) == [DELIVERED, Outcome.NO_MATCH]
+        assert deliver(sink, task, rows) == [DELIVERED, NO_MATCH]
     assert db.rows("SELECT id, name FROM people") == [(1, "new")]
     for other in (a_task(fence=2), a_task(pa.schema([("id", pa.int64())]), mode=Mode.UPDATE_ONLY, fence=3)):
         with pytest.raises(DestinationError, match="id is a generated column"):

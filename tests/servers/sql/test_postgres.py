@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import search
@@ -20,11 +19,11 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect
 from dbt_reverse_etl.sinks.sql.rows import OTHER_SPELLING
 from dbt_reverse_etl.sinks.sql.settings import PostgresSettings, SoftDeleteOptions
 from dbt_reverse_etl.testing import deliver, next_run, opened, person
+from tests.support.outcomes import DELIVERED, REJECTED
 from tests.support.servers.postgres import CITEXT, PASSWORD, Database, new_database
 from tests.support.sinks.databases import people_of, refused
 from tests.support.sinks.people import a_task, people
 
-DELIVERED = Outcome.DELIVERED
 TEXTS = pa.schema([("id", pa.string()), ("v", pa.string())])
 
 
@@ -97,7 +96,7 @@ def test_no_function_or_operator_of_another_user_runs_with_our_rights(
     task = a_task(TEXTS, options=options)
     rows = people({"id": "ok", "v": "1"}, {"id": "bad", "v": "no"})
     with opened(db.sink(), task) as sink:
-        assert deliver(sink, task, rows) == [DELIVERED, Outcome.REJECTED]
+        assert deliver(sink, task, rows) == [DELIVERED, REJECTED]
         assert deliver(sink, task, [("delete", {"id": "ok"})]) == [DELIVERED]
     updating = a_task(TEXTS, mode=Mode.UPDATE_ONLY, fence=2, first=False)
     with opened(db.sink(), updating) as sink:

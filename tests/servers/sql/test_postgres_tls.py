@@ -19,12 +19,11 @@ from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect_failure
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
 from dbt_reverse_etl.testing import deliver, opened, person
+from tests.support.outcomes import DELIVERED, FATAL, RETRYABLE
 from tests.support.servers.postgres import NOBODY, PASSWORD, Database, new_database
 from tests.support.servers.postgres_tls import BREAKS, SSL_REQUEST, TlsFront, tls_before
 from tests.support.servers.proxy import proxy_before
 from tests.support.sinks.people import a_task, people
-
-DELIVERED, FATAL, RETRYABLE = Outcome.DELIVERED, Outcome.FATAL, Outcome.RETRYABLE
 
 
 @pytest.fixture

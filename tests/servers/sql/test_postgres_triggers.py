@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW
 from dbt_reverse_etl.sinks.sql.dialects.postgres.rows import PostgresWriter
@@ -18,7 +17,6 @@ from tests.support.servers.postgres import CITEXT, Database, new_database
 from tests.support.sinks.databases import people_of, refused
 from tests.support.sinks.people import a_task, people
 
-DELIVERED = Outcome.DELIVERED
 TEXTS = pa.schema([("id", pa.string()), ("v", pa.string())])
 
 

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine, WaveResult
 from dbt_reverse_etl.delivery.policy import Policy, Retries
 from dbt_reverse_etl.delivery.wave import WavePart
@@ -24,10 +23,10 @@ from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.testing import batch_of, deliver, next_run, opened, person
 from tests.support.delivery.clock import FakeClock
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, FATAL, UNKNOWN
 from tests.support.sinks.databases import FILES, SERVERS, Losing
 from tests.support.sinks.people import a_task, people
 
-DELIVERED, FATAL, RETRYABLE = Outcome.DELIVERED, Outcome.FATAL, Outcome.RETRYABLE
 TASK = a_task()
 commits = pytest.mark.parametrize("after", [True, False], ids=["carried out", "not carried out"])
 
@@ -100,7 +99,7 @@ def test_a_batch_whose_commit_had_no_answer_in_a_run_is_settled_by_the_next_one(
 def test_once_a_newer_run_has_settled_a_lost_commit_the_old_run_can_send_it_no_more(place: Losing) -> None:
     with a_run(place, 0) as sink:
         place.lose(sink, after=False)
-        assert deliver(sink, TASK, people(person(1))) == [Outcome.UNKNOWN]
+        assert deliver(sink, TASK, people(person(1))) == [UNKNOWN]
         place.is_back()
         with opened(place.db.sink(), next_run(TASK)) as newer:
             assert newer.settle(["claim-1"]) == {"claim-1": None}

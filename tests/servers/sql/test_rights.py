@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.sql.dialects.mysql.rights import may
 from dbt_reverse_etl.sinks.sql.record import CLAIMS, FENCES
 from dbt_reverse_etl.testing import deliver, next_run, opened, person
+from tests.support.outcomes import DELIVERED, NO_MATCH
 from tests.support.sinks.databases import SERVERS
 from tests.support.sinks.people import a_task, people
 
@@ -96,8 +96,8 @@ def test_a_push_with_exactly_the_rights_that_check_names_goes_through(mode: Mode
     if mode is Mode.MIRROR:
         changes = [*changes, ("delete", person(3))]
     with opened(world.db.sink(), task) as sink:
-        second = Outcome.NO_MATCH if mode is Mode.UPDATE_ONLY else Outcome.DELIVERED
-        assert deliver(sink, task, changes)[:2] == [Outcome.DELIVERED, second]
+        second = NO_MATCH if mode is Mode.UPDATE_ONLY else DELIVERED
+        assert deliver(sink, task, changes)[:2] == [DELIVERED, second]
     first = "there" if mode is Mode.INSERT_ONLY else "new"
     expected = {1: first, **({} if mode is Mode.UPDATE_ONLY else {2: "new"})}
     expected |= {} if mode is Mode.MIRROR else {3: "there"}
@@ -134,7 +134,7 @@ def test_tables_that_are_not_there_and_that_may_not_be_made_are_named(world: Wor
         world.db.run(grant)
     assert world.lacks(missing, create_object=True) == []
     with opened(world.db.sink(create_object=True), missing) as sink:
-        assert deliver(sink, missing, people(person(1))) == [Outcome.DELIVERED], "and a push can be done"
+        assert deliver(sink, missing, people(person(1))) == [DELIVERED], "and a push can be done"
     assert world.lacks(next_run(missing)) == []
     world.db.run(f"DELETE FROM {world.on(FENCES)}")
     world.db.run(f"DROP TABLE {world.on('orders')}")

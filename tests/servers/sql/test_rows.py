@@ -11,18 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.refusals import NO_ROW, NULL_KEY
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import BLANK_AT_END, OUTSIDE_CHARSET, REQUIRED
 from dbt_reverse_etl.sinks.sql.rows import IGNORED, OTHER_KEY, OTHER_SPELLING
 from dbt_reverse_etl.testing import batch_of, deliver, opened, outcomes, person
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, FATAL, REJECTED
 from tests.support.servers.postgres import CITEXT
 from tests.support.sinks.databases import SERVERS, people_of, refused
 from tests.support.sinks.people import a_task, people
 
-DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 TEXTS = pa.schema([("id", pa.string()), ("name", pa.string())])
 UTF8 = "CHARACTER SET utf8mb4"
 in_one_database = settings(
@@ -425,7 +424,7 @@ def test_an_error_of_no_row_that_a_trigger_meets_and_does_not_raise_stops_the_sy
     task = a_task()
     with opened(people_db.sink(), task) as sink:
         delivery = sink.deliver(batch_of(task, people(person(1, first), person(2, "canary"), person(3))))
-    assert outcomes(delivery, 3) == [Outcome.FATAL] * 3
+    assert outcomes(delivery, 3) == [FATAL] * 3
     assert state in delivery.results[0].reason
     assert people_db.rows("SELECT id FROM people") == []
 

@@ -14,17 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.record import CLAIMS
 from dbt_reverse_etl.sinks.sql.table import Name
 from dbt_reverse_etl.testing import PEOPLE, deliver, next_run, opened, person
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, REJECTED
 from tests.support.servers import mysql, postgres
 from tests.support.sinks.databases import SERVERS, people_of, refused
 from tests.support.sinks.people import a_task, people
 
-DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 servers = pytest.mark.parametrize("db", SERVERS, indirect=True)
 INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 DECIMAL, TEXT, INTEGER, DOUBLE = pa.decimal128(9, 2), pa.string(), pa.int64(), pa.float64()

@@ -9,14 +9,12 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, settings
 
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.testing import PEOPLE
 from tests.support.effort import scaled
 
-DELIVERED, REJECTED, FATAL = Outcome.DELIVERED, Outcome.REJECTED, Outcome.FATAL
 on_a_shared_file = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=scaled(40)
 )

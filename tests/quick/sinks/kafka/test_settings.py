@@ -23,6 +23,7 @@ from dbt_reverse_etl.sinks.kafka.outcome import (
 )
 from dbt_reverse_etl.sinks.kafka.settings import KafkaSettings
 from dbt_reverse_etl.sinks.kafka.sink import KafkaSink
+from tests.support.outcomes import FATAL, REJECTED, RETRYABLE, UNKNOWN
 
 SECRET = "canary-password-16180339"
 LOGIN = {"sasl_mechanism": "PLAIN", "sasl_username": "crm", "sasl_password": SECRET}
@@ -32,7 +33,6 @@ REGISTRY = {
     "schema_registry_password": SECRET,
 }
 AWAY, HERE = "b2.example.com:9093,b1.example.com:9093", "127.0.0.1:9092"
-DELIVERED, REJECTED = Outcome.DELIVERED, Outcome.REJECTED
 
 
 def told(servers: str = AWAY, **more: Any) -> dict[str, Any]:
@@ -141,23 +141,23 @@ def test_one_cluster_has_one_identity_in_whatever_order_its_servers_are_named() 
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [
-        ("_MSG_TIMED_OUT", Outcome.UNKNOWN),
-        ("REQUEST_TIMED_OUT", Outcome.UNKNOWN),
-        ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", Outcome.UNKNOWN),
-        ("OUT_OF_ORDER_SEQUENCE_NUMBER", Outcome.UNKNOWN),
-        ("_PURGE_INFLIGHT", Outcome.UNKNOWN),
-        ("_FATAL", Outcome.UNKNOWN),
-        ("an error of tomorrow", Outcome.UNKNOWN),
+        ("_MSG_TIMED_OUT", UNKNOWN),
+        ("REQUEST_TIMED_OUT", UNKNOWN),
+        ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", UNKNOWN),
+        ("OUT_OF_ORDER_SEQUENCE_NUMBER", UNKNOWN),
+        ("_PURGE_INFLIGHT", UNKNOWN),
+        ("_FATAL", UNKNOWN),
+        ("an error of tomorrow", UNKNOWN),
         # That of the last attempt: one before may have been written, and its answer lost.
-        ("NOT_ENOUGH_REPLICAS", Outcome.UNKNOWN),
-        ("NOT_LEADER_FOR_PARTITION", Outcome.UNKNOWN),
-        ("_PURGE_QUEUE", Outcome.UNKNOWN),
-        ("TOPIC_AUTHORIZATION_FAILED", Outcome.UNKNOWN),
-        ("UNKNOWN_TOPIC_OR_PART", Outcome.UNKNOWN),
-        ("INVALID_TIMESTAMP", Outcome.UNKNOWN),
-        ("CLUSTER_AUTHORIZATION_FAILED", Outcome.FATAL),
-        ("_INVALID_DIFFERENT_RECORD", Outcome.RETRYABLE),
-        ("INVALID_RECORD", Outcome.REJECTED),
+        ("NOT_ENOUGH_REPLICAS", UNKNOWN),
+        ("NOT_LEADER_FOR_PARTITION", UNKNOWN),
+        ("_PURGE_QUEUE", UNKNOWN),
+        ("TOPIC_AUTHORIZATION_FAILED", UNKNOWN),
+        ("UNKNOWN_TOPIC_OR_PART", UNKNOWN),
+        ("INVALID_TIMESTAMP", UNKNOWN),
+        ("CLUSTER_AUTHORIZATION_FAILED", FATAL),
+        ("_INVALID_DIFFERENT_RECORD", RETRYABLE),
+        ("INVALID_RECORD", REJECTED),
     ],
 )
 def test_only_what_was_surely_not_written_is_not_unknown(name: str, outcome: Outcome) -> None:
@@ -168,7 +168,7 @@ def test_only_what_was_surely_not_written_is_not_unknown(name: str, outcome: Out
 def test_what_the_producer_did_not_take_was_not_sent() -> None:
     names = (TOO_LARGE, "_FATAL", "_UNKNOWN_TOPIC", "_STATE")
     outcomes = [not_taken(name)[0] for name in names]
-    assert outcomes == [Outcome.REJECTED, Outcome.FATAL, Outcome.FATAL, Outcome.RETRYABLE]
+    assert outcomes == [REJECTED, FATAL, FATAL, RETRYABLE]
 
 
 def test_every_name_is_one_of_the_client() -> None:
@@ -185,7 +185,7 @@ def test_rows_that_were_refused_together_are_bisected_only_if_nothing_else_becam
     alone = delivery_of(2, local, {1: TOO_LARGE})
     assert (alone.refused_whole, [result.outcome for result in alone.results]) == (False, [REJECTED] * 2)
     part = delivery_of(3, {}, {1: TOO_LARGE, 2: TOO_LARGE})
-    assert (part.refused_whole, [result.outcome for result in part.results]) == (False, [Outcome.RETRYABLE] * 2)
+    assert (part.refused_whole, [result.outcome for result in part.results]) == (False, [RETRYABLE] * 2)
     assert all("to be sent apart" in result.reason for result in part.results)
 
 
@@ -195,9 +195,9 @@ def test_rows_that_are_refused_because_of_another_one_are_bisected_with_it() -> 
     assert (together.refused_whole, [result.outcome for result in together.results]) == (True, [REJECTED] * 3)
     others_are_there = delivery_of(4, {}, {0: NOT_WRITTEN, 1: "INVALID_RECORD", 2: NOT_WRITTEN})
     assert not others_are_there.refused_whole
-    assert {result.outcome for result in others_are_there.results} == {Outcome.RETRYABLE}
+    assert {result.outcome for result in others_are_there.results} == {RETRYABLE}
     nobody_is_at_fault = delivery_of(2, {}, {0: NOT_WRITTEN, 1: NOT_WRITTEN})
-    assert {result.outcome for result in nobody_is_at_fault.results} == {Outcome.RETRYABLE}
+    assert {result.outcome for result in nobody_is_at_fault.results} == {RETRYABLE}
 
 
 class Keyed:
@@ -223,8 +223,8 @@ def of_deletes(*rows: int | tuple[int, ...]) -> dict[int, str]:
 @pytest.mark.parametrize(
     ("code", "alone", "half"),
     [
-        (KafkaError._INVALID_DIFFERENT_RECORD, Outcome.RETRYABLE, Outcome.UNKNOWN),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, Outcome.FATAL, Outcome.UNKNOWN),
+        (KafkaError._INVALID_DIFFERENT_RECORD, RETRYABLE, UNKNOWN),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, FATAL, UNKNOWN),
         (KafkaError.MSG_SIZE_TOO_LARGE, REJECTED, REJECTED),
     ],
 )

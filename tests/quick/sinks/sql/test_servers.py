@@ -23,11 +23,11 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.table import PostgresColumn, ma
 from dbt_reverse_etl.sinks.sql.rights import ALL, Need
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings, PostgresSettings
 from dbt_reverse_etl.sinks.sql.table import Name
+from tests.support.outcomes import FATAL, RETRYABLE
 from tests.support.sinks.people import a_task
 
 PLACE = {"host": "db.example.com", "database": "crm", "user": "crm_push.abcdef"}
 NOWHERE = {"host": "127.0.0.1", "port": 1, "database": "crm", "user": "crm", "connect_timeout": 2}
-FATAL, RETRYABLE = Outcome.FATAL, Outcome.RETRYABLE
 
 
 class Server:

@@ -28,7 +28,8 @@ from dbt_reverse_etl.sinks.sql.rows import Step
 from dbt_reverse_etl.sinks.sql.settings import SqliteSettings
 from dbt_reverse_etl.testing import PEOPLE, batch_of, deliver, next_run, opened, person
 from tests.support.delivery.clock import FakeClock
-from tests.support.sinks.people import DELIVERED, FATAL, REJECTED, a_task, on_a_shared_file, people, sink_on, table
+from tests.support.outcomes import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
+from tests.support.sinks.people import a_task, on_a_shared_file, people, sink_on, table
 
 CANARY = "canary-1618033988"
 
@@ -226,7 +227,7 @@ def test_a_rejected_row_keeps_its_claim_from_being_settled(path: Path) -> None:
 def test_a_locked_database_is_retryable_and_nothing_is_applied(path: Path, db: sqlite3.Connection) -> None:
     with opened(sink_on(path, timeout=0), a_task()) as sink:
         db.execute("BEGIN IMMEDIATE")
-        assert deliver(sink, a_task(), people(person(1))) == [Outcome.RETRYABLE]
+        assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
         db.execute("ROLLBACK")
         assert table(db) == []
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
@@ -236,7 +237,7 @@ def test_a_reader_that_stops_the_commit_makes_the_batch_retryable(path: Path, db
     with opened(sink_on(path, timeout=0), a_task()) as sink:
         db.execute("BEGIN")
         db.execute("SELECT * FROM people").fetchall()
-        assert deliver(sink, a_task(), people(person(1))) == [Outcome.RETRYABLE]
+        assert deliver(sink, a_task(), people(person(1))) == [RETRYABLE]
         db.execute("ROLLBACK")
         assert sink.settle(["claim-1"]) == {"claim-1": None}
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
@@ -287,11 +288,7 @@ class CommitFails(sqlite3.Connection):
 @pytest.mark.guarantee("SQLite")
 @pytest.mark.parametrize(
     ("says", "applied", "outcome"),
-    [
-        ("disk I/O error", True, Outcome.UNKNOWN),
-        ("disk I/O error", False, Outcome.UNKNOWN),
-        ("database or disk is full", False, FATAL),
-    ],
+    [("disk I/O error", True, UNKNOWN), ("disk I/O error", False, UNKNOWN), ("database or disk is full", False, FATAL)],
 )
 def test_a_commit_that_fails_is_unknown_unless_surely_not_applied(
     says: str, applied: bool, outcome: Outcome, path: Path, db: sqlite3.Connection
@@ -301,7 +298,7 @@ def test_a_commit_that_fails_is_unknown_unless_surely_not_applied(
         broken = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=CommitFails)
         broken.says, broken.applied, sink._connection = says, applied, broken
         assert deliver(sink, a_task(), people(person(1))) == [outcome]
-        assert (sink._connection is None) is (outcome is Outcome.UNKNOWN), "after a doubt the file is opened anew"
+        assert (sink._connection is None) is (outcome is UNKNOWN), "after a doubt the file is opened anew"
         sink._drop_connection()
         assert sink.settle(["claim-1"]) == {"claim-1": True if applied else None}
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
