@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,8 +17,6 @@ from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import PEOPLE, batch_of, outcomes, person
 
 CANARY = "canary-5772156649"
-DELIVERED, REJECTED, RETRYABLE = Outcome.DELIVERED, Outcome.REJECTED, Outcome.RETRYABLE
-UNKNOWN, FATAL = Outcome.UNKNOWN, Outcome.FATAL
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -37,13 +37,17 @@ def settings_of(url: str, **more: Any) -> HttpSettings:
     return HttpSettings.model_validate({"url": url, **more})
 
 
-def send(url: str, task: SinkTask, *changes: Any, **more: Any) -> Delivery:
-    sink = HttpSink(settings_of(url, **more))
-    try:
+@contextmanager
+def sending(url: str, task: SinkTask, **more: Any) -> Iterator[HttpSink]:
+    """An open sink."""
+    with closing(HttpSink(settings_of(url, **more))) as sink:
         sink.open(task)
+        yield sink
+
+
+def send(url: str, task: SinkTask, *changes: Any, **more: Any) -> Delivery:
+    with sending(url, task, **more) as sink:
         return sink.deliver(batch_of(task, changes))
-    finally:
-        sink.close()
 
 
 def one(url: str, task: SinkTask | None = None, **more: Any) -> tuple[Outcome, str]:

@@ -25,23 +25,9 @@ from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.delivery.desk import Desk
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, FATAL, NO_MATCH, REJECTED, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply
-from tests.support.sinks.http_sending import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    FATAL,
-    NOW,
-    REJECTED,
-    RETRYABLE,
-    TEXT,
-    UNKNOWN,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import BATCH, CANARY, NOW, TEXT, inserts, one, send, sending, settings_of, task_of
 
 _NOT_UNDERSTOOD = (203, 206, 207, 301, 302, 303, 307, 308, 600, 999)
 
@@ -125,8 +111,8 @@ class TestOutcomes:
         no_proof = "HTTP 404: no proof that the row is missing, by missing_except"
         for operation, options, mode, usual, unproven in (
             ("delete", {}, Mode.MIRROR, DELIVERED, (REJECTED, no_proof)),
-            ("delete", codes, Mode.MIRROR, DELIVERED, (Outcome.NO_MATCH, "HTTP 404, code NOT_FOUND")),
-            ("update", {"update": both["update"]}, Mode.UPDATE_ONLY, Outcome.NO_MATCH, (REJECTED, no_proof)),
+            ("delete", codes, Mode.MIRROR, DELIVERED, (NO_MATCH, "HTTP 404, code NOT_FOUND")),
+            ("update", {"update": both["update"]}, Mode.UPDATE_ONLY, NO_MATCH, (REJECTED, no_proof)),
         ):
             task = task_of({**options, **excepted}, mode=mode)
             assert outcomes(send(server.url, task, (operation, person(1))), 1) == [usual]
@@ -142,7 +128,7 @@ class TestOutcomes:
         both = {"insert": {"method": "POST", "path": "c"}, **update}
         for operation, options, mode, usual in (
             ("delete", {}, Mode.MIRROR, DELIVERED),
-            ("update", update, Mode.UPDATE_ONLY, Outcome.NO_MATCH),
+            ("update", update, Mode.UPDATE_ONLY, NO_MATCH),
             ("update", both, Mode.UPSERT, DELIVERED),
         ):
             task = task_of({**options, "missing_except": "no such field"}, mode=mode)
@@ -248,7 +234,7 @@ class TestOutcomes:
     def test_update_only_without_a_match_says_so_and_rejects_nothing(self, server: HttpServer) -> None:
         server.default = Reply(404)
         task = task_of({"update": {"method": "PATCH", "path": "c/{id}"}}, mode=Mode.UPDATE_ONLY)
-        assert one(server.url, task) == (Outcome.NO_MATCH, "HTTP 404: no match")
+        assert one(server.url, task) == (NO_MATCH, "HTTP 404: no match")
 
     def test_a_delete_in_a_mode_without_deletes_is_not_sent(self, server: HttpServer) -> None:
         assert outcomes(send(server.url, task_of(mode=Mode.UPSERT), ("delete", {"id": 1})), 1) == [REJECTED]
@@ -322,16 +308,14 @@ class TestOutcomes:
         self, server: HttpServer
     ) -> None:
         task = task_of({"insert": {"method": "POST", "path": "c"}, "update": {"method": "PATCH", "path": "c/{id}"}})
-        sink = HttpSink(settings_of(server.url))
-        sink.open(task)
-        batch = batch_of(task, inserts(1))
-        for goes_on, outcome, methods in ((True, DELIVERED, ["POST", "PATCH"]), (False, RETRYABLE, ["POST"])):
-            server.script(Reply(409), Reply(204))
-            before = len(server.received)
-            delivery = sink.deliver(replace(batch, go_on=lambda goes_on=goes_on: goes_on))
-            assert outcomes(delivery, 1) == [outcome]
-            assert [request.method for request in server.received[before:]] == methods
-        sink.close()
+        with sending(server.url, task) as sink:
+            batch = batch_of(task, inserts(1))
+            for goes_on, outcome, methods in ((True, DELIVERED, ["POST", "PATCH"]), (False, RETRYABLE, ["POST"])):
+                server.script(Reply(409), Reply(204))
+                before = len(server.received)
+                delivery = sink.deliver(replace(batch, go_on=lambda goes_on=goes_on: goes_on))
+                assert outcomes(delivery, 1) == [outcome]
+                assert [request.method for request in server.received[before:]] == methods
 
     @pytest.mark.parametrize("status", [400, 413, 422])
     def test_a_web_page_of_a_refusal_is_one(self, status: int, server: HttpServer) -> None:
@@ -346,11 +330,10 @@ class TestOutcomes:
         asked: list[int] = []
 
         def deletes(go_on: Callable[[], bool], **more: Any) -> tuple[list[Outcome], int]:
-            before, sink = len(server.received), HttpSink(settings_of(server.url, **more))
-            sink.open(task_of(options))
-            batch = batch_of(task_of(options), [("delete", {"id": number}) for number in range(4)])
-            found = outcomes(sink.deliver(replace(batch, go_on=go_on)), 4)
-            sink.close()
+            before = len(server.received)
+            with sending(server.url, task_of(options), **more) as sink:
+                batch = batch_of(task_of(options), [("delete", {"id": number}) for number in range(4)])
+                found = outcomes(sink.deliver(replace(batch, go_on=go_on)), 4)
             return found, len(server.received) - before
 
         assert deletes(lambda: not asked.append(len(server.received))) == ([DELIVERED] * 4, 4)
@@ -592,5 +575,5 @@ class TestOtherWay:
     def test_a_row_that_exists_and_does_not_is_rejected_and_not_sent_for_ever(self, server: HttpServer) -> None:
         server.default = lambda request: Reply(409 if request.method == "POST" else 404)
         delivery = send(server.url, task_of(self.OPTIONS, mode=Mode.UPSERT), *inserts(7))
-        assert [result.outcome for result in delivery.results] == [Outcome.REJECTED]
+        assert [result.outcome for result in delivery.results] == [REJECTED]
         assert len(server.received) == 2

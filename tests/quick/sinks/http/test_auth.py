@@ -32,19 +32,9 @@ from dbt_reverse_etl.sinks.http.settings import HttpSettings, OAuth2
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, person
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, FATAL, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server, json_reply
-from tests.support.sinks.http_sending import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    FATAL,
-    RETRYABLE,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import BATCH, CANARY, inserts, one, send, sending, settings_of, task_of
 
 
 class TokenServer:
@@ -131,11 +121,11 @@ class TestOAuth2:
     ) -> None:
         server.default = tokens = TokenServer()
         tokens.revoked |= {f"{CANARY}-t{number}" for number in range(3)}
-        sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
-        sink.open(task_of())
-        monkeypatch.setattr(Tokens, "get", lambda _self, refused=None: f"{CANARY}-t{2 if refused else 1}")
-        found = [result.outcome for n in range(8) for result in sink.deliver(batch_of(task_of(), inserts(n))).results]
-        sink.close()
+        with sending(server.url, task_of(), auth=oauth(server.url)) as sink:
+            monkeypatch.setattr(Tokens, "get", lambda _self, refused=None: f"{CANARY}-t{2 if refused else 1}")
+            found = [
+                result.outcome for n in range(8) for result in sink.deliver(batch_of(task_of(), inserts(n))).results
+            ]
         assert found == [RETRYABLE] * 8
 
     @pytest.mark.guarantee("HTTP")
@@ -143,24 +133,20 @@ class TestOAuth2:
         self, server: HttpServer
     ) -> None:
         server.default = tokens = TokenServer()
-        sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
-        sink.open(task_of())
-        assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
-        tokens.revoked |= {f"{CANARY}-t{number}" for number in range(3)}
-        (late,) = sink.deliver(batch_of(task_of(), inserts(2))).results
-        assert (late.outcome, late.reason) == (RETRYABLE, "HTTP 401 to a new token")
-        assert sink.deliver(batch_of(task_of(), inserts(2))).results == ()
-        sink.close()
+        with sending(server.url, task_of(), auth=oauth(server.url)) as sink:
+            assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
+            tokens.revoked |= {f"{CANARY}-t{number}" for number in range(3)}
+            (late,) = sink.deliver(batch_of(task_of(), inserts(2))).results
+            assert (late.outcome, late.reason) == (RETRYABLE, "HTTP 401 to a new token")
+            assert sink.deliver(batch_of(task_of(), inserts(2))).results == ()
 
     @pytest.mark.guarantee("HTTP")
     def test_a_second_401_is_fatal_where_the_issuer_gives_the_refused_token_again(self, server: HttpServer) -> None:
         given = json_reply({"access_token": "the-same-token"})
         server.script(given, Reply(200), Reply(401), given, Reply(401))
-        sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
-        sink.open(task_of())
-        assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
-        (refused,) = sink.deliver(batch_of(task_of(), inserts(2))).results
-        sink.close()
+        with sending(server.url, task_of(), auth=oauth(server.url)) as sink:
+            assert sink.deliver(batch_of(task_of(), inserts(1))).results == ()
+            (refused,) = sink.deliver(batch_of(task_of(), inserts(2))).results
         assert (refused.outcome, refused.reason) == (FATAL, "HTTP 401")
 
     @pytest.mark.parametrize("life", [0, -1, "0"])
@@ -210,13 +196,11 @@ class TestOAuth2:
     def test_threads_that_meet_a_revoked_token_renew_it_once(self, server: HttpServer) -> None:
         server.default = tokens = TokenServer()
         task = task_of()
-        sink = HttpSink(settings_of(server.url, auth=oauth(server.url), concurrency=8))
-        sink.open(task)
-        with ThreadPoolExecutor(8) as pool:
+        auth = oauth(server.url)
+        with sending(server.url, task, auth=auth, concurrency=8) as sink, ThreadPoolExecutor(8) as pool:
             first = list(pool.map(lambda n: sink.deliver(batch_of(task, inserts(n))).results, range(8)))
             tokens.revoked.add(f"{CANARY}-t1")
             second = list(pool.map(lambda n: sink.deliver(batch_of(task, inserts(n))).results, range(8)))
-        sink.close()
         assert (first, second) == ([()] * 8, [()] * 8)
         assert tokens.given == 2
 
@@ -271,13 +255,13 @@ class TestOAuth2:
         def post(_headers: Any, _form: bytes) -> Failure:
             asked.append(1)
             assert queue.all_wait.wait(30)
-            return Failure(Outcome.UNKNOWN, "no answer in time")
+            return Failure(UNKNOWN, "no answer in time")
 
         tokens = Tokens(_settings(), post)
         tokens._lock = queue  # type: ignore[assignment]
         with ThreadPoolExecutor(4) as pool:
             found = set(pool.map(lambda _number: tokens.get(), range(4)))
-        assert found == {Failure(Outcome.RETRYABLE, "the token endpoint: no answer in time")}
+        assert found == {Failure(RETRYABLE, "the token endpoint: no answer in time")}
         assert len(asked) == 1
 
     @settings(max_examples=scaled(200), deadline=None)
@@ -358,10 +342,8 @@ class _CountingLock:
 
 def _sent(server: HttpServer, *numbers: int) -> list[tuple[Outcome, str]]:
     """What became of one row after the other, by one sink."""
-    sink = HttpSink(settings_of(server.url, auth=oauth(server.url)))
-    sink.open(task_of())
-    found = [(sink.deliver(batch_of(task_of(), inserts(number))).results or [None])[0] for number in numbers]
-    sink.close()
+    with sending(server.url, task_of(), auth=oauth(server.url)) as sink:
+        found = [(sink.deliver(batch_of(task_of(), inserts(number))).results or [None])[0] for number in numbers]
     return [(one.outcome, one.reason) if one else (DELIVERED, "") for one in found]
 
 

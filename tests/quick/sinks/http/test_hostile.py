@@ -17,29 +17,17 @@ from typing import Any, ClassVar
 import pytest
 import trustme
 
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.delivery.engine import Engine
 from dbt_reverse_etl.delivery.gate import StopKind
 from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.wave import WavePart
 from dbt_reverse_etl.sinks.hosts import is_metadata_host
 from dbt_reverse_etl.sinks.http import connection
-from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes
 from tests.support.delivery.clock import FakeClock
+from tests.support.outcomes import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Received, Reply, http_server
-from tests.support.sinks.http_sending import (
-    BATCH,
-    DELIVERED,
-    FATAL,
-    RETRYABLE,
-    UNKNOWN,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import BATCH, inserts, one, send, sending, task_of
 
 
 @pytest.mark.guarantee("HTTP")
@@ -87,11 +75,9 @@ def test_a_token_that_dies_during_the_run_stops_it_after_the_requests_under_way(
 
     with http_server(answer) as server:
         task = task_of()
-        sink = HttpSink(settings_of(server.url, concurrency=4, auth={"type": "bearer", "token": "t"}))
-        sink.open(task)
-        engine = Engine(sink, task, Policy(), FakeClock(), lambda: True)
-        result = engine.deliver_wave(WavePart("wave", batch_of(task, inserts(*range(1000))).rows))
-        sink.close()
+        with sending(server.url, task, concurrency=4, auth={"type": "bearer", "token": "t"}) as sink:
+            engine = Engine(sink, task, Policy(), FakeClock(), lambda: True)
+            result = engine.deliver_wave(WavePart("wave", batch_of(task, inserts(*range(1000))).rows))
     assert result.stop is not None
     assert result.stop.kind is not StopKind.INTERRUPTED
     assert result.counts.rejected.total == 0, "it is no row's fault"
@@ -157,12 +143,10 @@ def test_a_connection_that_the_server_closed_without_a_word_is_opened_again() ->
     closed, task = threading.Semaphore(0), task_of()
     with listening() as (listener, url):
         threading.Thread(target=answer_and_close, args=(listener, closed), daemon=True).start()
-        sink = HttpSink(settings_of(url))
-        sink.open(task)
-        for number in range(5):
-            assert sink.deliver(batch_of(task, inserts(number))).results == ()
-            assert closed.acquire(timeout=30)
-        sink.close()
+        with sending(url, task) as sink:
+            for number in range(5):
+                assert sink.deliver(batch_of(task, inserts(number))).results == ()
+                assert closed.acquire(timeout=30)
 
 
 def answer_with_late_body(listener: socket.socket, headers: bytes) -> None:
@@ -188,11 +172,9 @@ def test_a_late_body_where_none_may_be_is_not_taken_for_the_answer_to_the_next_r
     task = task_of()
     with listening() as (listener, url):
         threading.Thread(target=answer_with_late_body, args=(listener, headers), daemon=True).start()
-        sink = HttpSink(settings_of(url))
-        sink.open(task)
-        assert outcomes(sink.deliver(batch_of(task, inserts(1))), 1) == [Outcome.DELIVERED]
-        assert outcomes(sink.deliver(batch_of(task, inserts(2))), 1) == [Outcome.REJECTED]
-        sink.close()
+        with sending(url, task) as sink:
+            assert outcomes(sink.deliver(batch_of(task, inserts(1))), 1) == [DELIVERED]
+            assert outcomes(sink.deliver(batch_of(task, inserts(2))), 1) == [REJECTED]
 
 
 @pytest.mark.guarantee("HTTP")

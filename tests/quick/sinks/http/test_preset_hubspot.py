@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from dbt_reverse_etl.base.errors import ConfigurationError, DestinationError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode
+from tests.support.outcomes import DELIVERED, FATAL, NO_MATCH, REJECTED, RETRYABLE
 from tests.support.servers.http import HttpServer, Received, Reply, json_reply
 from tests.support.sinks.http_presets import BEARER, TOKEN, Preset, task_of
-from tests.support.sinks.http_sending import DELIVERED, FATAL, REJECTED, RETRYABLE
 
 
 class TestHubspot:
@@ -52,7 +51,7 @@ class TestHubspot:
         assert update_only.send(json_reply({"id": "k1"}), 1, operation="update")[0] == [DELIVERED]
         assert [(one.method, one.path) for one in server.received] == [("PATCH", "/crm/objects/2026-03/contacts/k1")]
         gone = json_reply({"category": "OBJECT_NOT_FOUND"}, 404)
-        assert update_only.send(gone, 1, operation="update")[0] == [Outcome.NO_MATCH]
+        assert update_only.send(gone, 1, operation="update")[0] == [NO_MATCH]
         upsert = Preset("hubspot_records", server, task_of("contacts", "hs_object_id", Mode.UPSERT), BEARER)
         assert upsert.send(gone, 1, operation="update")[0] == [REJECTED]
         assert len(server.received) == 3

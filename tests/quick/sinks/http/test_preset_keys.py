@@ -13,8 +13,9 @@ from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import outcomes
+from tests.support.outcomes import DELIVERED, REJECTED
 from tests.support.servers.http import HttpServer, json_reply
-from tests.support.sinks.http_sending import DELIVERED, REJECTED, send
+from tests.support.sinks.http_sending import send
 
 AUTH = {"type": "bearer", "token": "t"}
 KEYS = {

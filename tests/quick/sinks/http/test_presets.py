@@ -22,9 +22,9 @@ from dbt_reverse_etl.sinks.http.preset import DIRECTORY, load_preset, merged, pr
 from dbt_reverse_etl.sinks.http.settings import HttpSettings
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes
+from tests.support.outcomes import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Received, Reply, json_reply
 from tests.support.sinks.http_presets import BEARER, TOKEN, Preset, task_of
-from tests.support.sinks.http_sending import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
 
 
 class TestSalesforce:

@@ -49,20 +49,9 @@ from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.http.transport import BODY_CAP
 from dbt_reverse_etl.testing import batch_of
 from tests.support.config.loaded import load_destinations
+from tests.support.outcomes import DELIVERED, FATAL, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Received, Reply, free_port, http_server
-from tests.support.sinks.http_sending import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    FATAL,
-    RETRYABLE,
-    UNKNOWN,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import BATCH, CANARY, inserts, one, send, sending, settings_of, task_of
 
 HERE = __name__
 SIGV4 = "requests_aws4auth.AWS4Auth"
@@ -184,12 +173,9 @@ def test_a_handshake_that_belongs_to_one_connection_holds_while_others_are_under
     server.default = ntlm = NtlmServer()
     auth = {"type": "python", "class": "requests_ntlm.HttpNtlmAuth", "username": "CORP\\crm", "password": CANARY}
     task = task_of()
-    sink = HttpSink(settings_of(server.url, auth=auth, concurrency=4))
-    sink.open(task)
-    with ThreadPoolExecutor(4) as pool:
+    with sending(server.url, task, auth=auth, concurrency=4) as sink, ThreadPoolExecutor(4) as pool:
         results = pool.map(lambda n: sink.deliver(batch_of(task, inserts(n))).results, range(40))
         assert [*results] == [()] * 40
-    sink.close()
     assert len(ntlm.let_in) == 4
     assert len(server.received) == 40 + 2 * 4, "each connection shakes hands once"
 
@@ -402,11 +388,8 @@ class Alone(AuthBase):
 def test_an_object_of_an_auth_class_serves_one_request_at_a_time(server: HttpServer) -> None:
     together = threading.Barrier(4, timeout=10)
     server.default = lambda _: Reply(200 if together.wait() >= 0 else 500)
-    sink = HttpSink(settings_of(server.url, auth=python("Alone"), concurrency=4))
-    sink.open(task_of())
-    with ThreadPoolExecutor(4) as pool:
+    with sending(server.url, task_of(), auth=python("Alone"), concurrency=4) as sink, ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda n: sink.deliver(batch_of(task_of(), inserts(n))).results, range(8))] == [()] * 8
-    sink.close()
 
 
 class TestFailures:
@@ -442,14 +425,11 @@ class TestFailures:
                 assert free.wait(30)
 
         monkeypatch.setitem(globals(), "MEETING", Meeting())
-        sink = HttpSink(settings_of(server.url, auth=python("Bad", how=how)))
-        sink.open(task_of())
-        with ThreadPoolExecutor(1) as pool:
+        with sending(server.url, task_of(), auth=python("Bad", how=how)) as sink, ThreadPoolExecutor(1) as pool:
             pool.submit(sink.deliver, batch_of(task_of(), inserts(1)))
             assert together.wait(30)
             (failed,) = sink.deliver(batch_of(task_of(), inserts(2))).results
             free.set()
-        sink.close()
         assert (failed.outcome, failed.reason) == (outcome, f"the auth class raises {type(error).__name__}")
 
     @pytest.mark.parametrize(

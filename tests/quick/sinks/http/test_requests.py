@@ -18,18 +18,9 @@ from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, REJECTED
 from tests.support.servers.http import HttpServer, http_server
-from tests.support.sinks.http_sending import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    REJECTED,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import BATCH, CANARY, inserts, one, send, sending, settings_of, task_of
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +121,9 @@ class TestRequests:
 
     def test_connections_are_reused(self, server: HttpServer) -> None:
         task = task_of()
-        sink = HttpSink(settings_of(server.url))
-        sink.open(task)
-        for number in range(5):
-            assert sink.deliver(batch_of(task, inserts(number))).results == ()
-        sink.close()
+        with sending(server.url, task) as sink:
+            for number in range(5):
+                assert sink.deliver(batch_of(task, inserts(number))).results == ()
         assert server.connections == 1
 
     @pytest.mark.parametrize(

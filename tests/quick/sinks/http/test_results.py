@@ -18,21 +18,9 @@ from dbt_reverse_etl.sinks.http.options import HttpOptions
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.testing import batch_of, outcomes, person
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, FATAL, NO_MATCH, REJECTED, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Received, Reply, http_server, json_reply
-from tests.support.sinks.http_sending import (
-    BATCH,
-    CANARY,
-    DELIVERED,
-    NOW,
-    REJECTED,
-    RETRYABLE,
-    UNKNOWN,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import BATCH, CANARY, NOW, inserts, one, send, settings_of, task_of
 
 
 class TestResults:
@@ -247,9 +235,9 @@ class TestCodes:
     def test_a_code_tells_what_a_refusal_means(self, server: HttpServer) -> None:
         task = task_of({"error": "code", "codes": {"LOCKED": "retryable", "EXPIRED": "fatal", "BAD": "rejected"}})
         for status, code, outcome in [
-            (400, "LOCKED", RETRYABLE), (422, "EXPIRED", Outcome.FATAL), (403, "BAD", REJECTED), (400, "OTHER", REJECTED),
-            (403, "OTHER", Outcome.FATAL), (200, "LOCKED", DELIVERED),
-            (500, "LOCKED", RETRYABLE), (500, "OTHER", UNKNOWN), (503, "EXPIRED", Outcome.FATAL), (429, "BAD", REJECTED),
+            (400, "LOCKED", RETRYABLE), (422, "EXPIRED", FATAL), (403, "BAD", REJECTED), (400, "OTHER", REJECTED),
+            (403, "OTHER", FATAL), (200, "LOCKED", DELIVERED),
+            (500, "LOCKED", RETRYABLE), (500, "OTHER", UNKNOWN), (503, "EXPIRED", FATAL), (429, "BAD", REJECTED),
         ]:  # fmt: skip
             server.default = json_reply({"code": code}, status)
             assert outcomes(send(server.url, task, *inserts(1)), 1) == [outcome], (status, code)
@@ -260,7 +248,7 @@ class TestCodes:
         codes = ("LOCKED", "X", "NOT_FOUND")
         server.default = json_reply([{"s": 204}, *({"s": 500, "code": code} for code in codes)])
         found = outcomes(send(server.url, task, *inserts(1, 2, 3, 4)), 4)
-        assert found == [DELIVERED, RETRYABLE, REJECTED, Outcome.NO_MATCH]
+        assert found == [DELIVERED, RETRYABLE, REJECTED, NO_MATCH]
 
     @pytest.mark.guarantee("HTTP")
     def test_of_a_mixed_batch_whose_answers_do_not_name_the_refused_rows_some_may_be_applied(
@@ -291,4 +279,4 @@ class TestCodes:
         server.default = json_reply({"code": "NOT_FOUND"}, 404)
         several = send(server.url, task, *inserts(1, 2))
         assert (outcomes(several, 2), several.refused_whole) == ([REJECTED] * 2, True)
-        assert outcomes(send(server.url, task, *inserts(1)), 1) == [Outcome.NO_MATCH]
+        assert outcomes(send(server.url, task, *inserts(1)), 1) == [NO_MATCH]

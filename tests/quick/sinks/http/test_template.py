@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
-from dbt_reverse_etl.base.outcome import Outcome
 from dbt_reverse_etl.sinks.base import Mode, SinkTask
 from dbt_reverse_etl.sinks.http.body import UnsafeError, compiled
 from dbt_reverse_etl.sinks.http.sink import HttpSink
@@ -26,8 +25,9 @@ from dbt_reverse_etl.sinks.http.template import samples
 from dbt_reverse_etl.testing import batch_of, outcomes, person
 from dbt_reverse_etl.values.encoding import encode_rows
 from tests.support.effort import scaled
+from tests.support.outcomes import DELIVERED, NO_MATCH, REJECTED
 from tests.support.servers.http import HttpServer, Reply, http_server
-from tests.support.sinks.http_sending import BATCH, DELIVERED, REJECTED, TEXT, inserts, send, settings_of, task_of
+from tests.support.sinks.http_sending import BATCH, TEXT, inserts, send, settings_of, task_of
 
 
 def templated(folder: Path, text: str, rows: int = 1, **changes: Any) -> SinkTask:
@@ -92,7 +92,7 @@ class TestTemplates:
         update = {"method": "PUT", "path": "contacts/{id}", "body_template": "body.json.j2"}
         task = task_of({"update": update}, mode=Mode.UPDATE_ONLY, project_dir=tmp_path)
         server.default = Reply(404)
-        assert outcomes(send(server.url, task, *inserts(1)), 1) == [Outcome.NO_MATCH]
+        assert outcomes(send(server.url, task, *inserts(1)), 1) == [NO_MATCH]
 
     def test_an_upsert_is_one_call_for_inserts_and_updates(self, server: HttpServer, tmp_path: Path) -> None:
         task = templated(tmp_path, "{{ rows }}", rows=10)

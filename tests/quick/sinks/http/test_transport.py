@@ -26,19 +26,9 @@ from dbt_reverse_etl.sinks.http.request import Request
 from dbt_reverse_etl.sinks.http.sink import HttpSink
 from dbt_reverse_etl.sinks.http.transport import BODY_CAP, Transport
 from dbt_reverse_etl.testing import batch_of, outcomes
+from tests.support.outcomes import DELIVERED, FATAL, REJECTED, RETRYABLE, UNKNOWN
 from tests.support.servers.http import HttpServer, Reply, free_port, http_server
-from tests.support.sinks.http_sending import (
-    CANARY,
-    DELIVERED,
-    FATAL,
-    RETRYABLE,
-    UNKNOWN,
-    inserts,
-    one,
-    send,
-    settings_of,
-    task_of,
-)
+from tests.support.sinks.http_sending import CANARY, inserts, one, send, sending, settings_of, task_of
 
 
 class TestNetwork:
@@ -123,11 +113,10 @@ class TestNetwork:
             Reply(raw=interim + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ends=False),
             Reply(raw=interim + b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n", ends=False),
         )
-        task, sink = task_of(), HttpSink(settings_of(server.url))
-        sink.open(task)
-        found = [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)]
-        sink.close()
-        assert (found[0], [result.outcome for result in found[1]]) == ((), [Outcome.REJECTED])
+        task = task_of()
+        with sending(server.url, task) as sink:
+            found = [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)]
+        assert (found[0], [result.outcome for result in found[1]]) == ((), [REJECTED])
 
     def test_an_answer_that_breaks_off_is_no_acknowledgement(self, server: HttpServer) -> None:
         body = b'{"status": "ok"}'
@@ -192,10 +181,8 @@ class TestNetwork:
     def test_a_connection_that_was_closed_while_idle_is_opened_again(self, server: HttpServer) -> None:
         server.script(Reply(200, headers={"Connection": "close"}))
         task = task_of()
-        sink = HttpSink(settings_of(server.url))
-        sink.open(task)
-        assert [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)] == [(), ()]
-        sink.close()
+        with sending(server.url, task) as sink:
+            assert [sink.deliver(batch_of(task, inserts(number))).results for number in range(2)] == [(), ()]
 
     @pytest.mark.guarantee("HTTP")
     def test_after_a_connection_that_ended_without_an_answer_a_hundred_requests_have_one_each(
@@ -203,11 +190,9 @@ class TestNetwork:
     ) -> None:
         server.script(Reply(), Reply(reset="after"))
         task = task_of()
-        sink = HttpSink(settings_of(server.url))
-        sink.open(task)
-        for number in range(104):
-            sink.deliver(batch_of(task, inserts(number)))
-        sink.close()
+        with sending(server.url, task) as sink:
+            for number in range(104):
+                sink.deliver(batch_of(task, inserts(number)))
         first, lost, *alone, last, after = [(one.client, one.headers.get("connection")) for one in server.received]
         assert first == lost
         assert {said for _, said in alone} == {"close"}
@@ -241,11 +226,9 @@ class TestSafety:
     def test_cookies_of_an_answer_are_not_sent_back(self, server: HttpServer) -> None:
         server.default = Reply(200, headers={"Set-Cookie": "session=1"})
         task = task_of()
-        sink = HttpSink(settings_of(server.url))
-        sink.open(task)
-        for number in range(2):
-            sink.deliver(batch_of(task, inserts(number)))
-        sink.close()
+        with sending(server.url, task) as sink:
+            for number in range(2):
+                sink.deliver(batch_of(task, inserts(number)))
         assert all("cookie" not in request.headers for request in server.received)
 
     @pytest.mark.guarantee("Secrets and row values")
