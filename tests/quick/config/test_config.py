@@ -11,12 +11,11 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem
+from dbt_reverse_etl.base.errors import ConfigurationError, Problem
 from dbt_reverse_etl.base.redaction import MASK, redact
 from dbt_reverse_etl.config import sink_types
 from dbt_reverse_etl.config.destinations import Destination, PlanOnly, refuse_two_owners
@@ -26,7 +25,7 @@ from dbt_reverse_etl.config.sink_types import sink_of
 from dbt_reverse_etl.config.validation import Place
 from dbt_reverse_etl.sinks.base import Mode
 from tests.support import ROOT
-from tests.support.config.loaded import load_destinations, resolve
+from tests.support.config.loaded import load_destinations, refused, resolve
 
 CANARY = "canary-Zq7/x+9"
 
@@ -103,26 +102,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 @pytest.fixture
 def shelf(install: Install) -> None:
     install("acme_shelf", {"shelf": "acme_shelf:Shelf"}, acme_shelf=PLUGIN)
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[Any], Path]:
-    """Writes profiles.yml with the given block, and returns its directory."""
-
-    def written(outputs: Any) -> Path:
-        text = outputs if isinstance(outputs, str) else yaml.safe_dump({"dbt_reverse_etl": {"outputs": outputs}})
-        (tmp_path / "profiles.yml").write_text(text, encoding="utf-8")
-        return tmp_path
-
-    return written
-
-
-def refused(directory: Path, env: Mapping[str, str] | None = None, target: str = "prod") -> list[str]:
-    """The problems of a profiles.yml that must not load."""
-    with pytest.raises(ConfigurationError) as caught:
-        load_destinations([directory], target, env or {})
-    assert caught.value.exit_code == ExitCode.USAGE
-    return [str(problem) for problem in caught.value.problems]
 
 
 def loaded(directory: Path, env: Mapping[str, str] | None = None) -> dict[str, Destination]:

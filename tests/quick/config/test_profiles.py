@@ -7,42 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dbt_reverse_etl.app.configuration import configure
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode
+from dbt_reverse_etl.base.errors import ConfigurationError
 from dbt_reverse_etl.config.destinations import PlanOnly
 from dbt_reverse_etl.config.manifest import LEDGER_NODE
 from dbt_reverse_etl.config.profiles import DbtProject, profile_directories, read_target
 from dbt_reverse_etl.config.rendering import render
 from dbt_reverse_etl.config.validation import Place
-from tests.support.config.loaded import load_destinations
+from tests.support.config.loaded import load_destinations, refused
 from tests.support.config.manifest import manifest
 
 CANARY = "canary-Zq7/x+9"
 ALIAS = "canary-Zq7"
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[Any], Path]:
-    """Writes profiles.yml with the given block, and returns its directory."""
-
-    def written(outputs: Any) -> Path:
-        text = outputs if isinstance(outputs, str) else yaml.safe_dump({"dbt_reverse_etl": {"outputs": outputs}})
-        (tmp_path / "profiles.yml").write_text(text, encoding="utf-8")
-        return tmp_path
-
-    return written
-
-
-def refused(directory: Path, target: str = "prod") -> list[str]:
-    """The problems of a profiles.yml that must not load."""
-    with pytest.raises(ConfigurationError) as caught:
-        load_destinations([directory], target, {})
-    assert caught.value.exit_code == ExitCode.USAGE
-    return [str(problem) for problem in caught.value.problems]
 
 
 class TestWhereProfilesAreFound:

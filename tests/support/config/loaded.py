@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dbt_reverse_etl.base.errors import Problem, raise_if_any
+import pytest
+
+from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, Problem, raise_if_any
 from dbt_reverse_etl.config.destinations import (
     Destination,
     PlanOnly,
@@ -25,6 +27,14 @@ def load_destinations(
         return loaded
     raise_if_any([*loaded.problems, *(problem for some in loaded.unset.values() for problem in some)])
     return loaded.destinations
+
+
+def refused(directory: Path, env: Mapping[str, str] | None = None, target: str = "prod") -> list[str]:
+    """The problems of a profiles.yml that must not load."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_destinations([directory], target, env or {})
+    assert caught.value.exit_code == ExitCode.USAGE
+    return [str(problem) for problem in caught.value.problems]
 
 
 def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:
