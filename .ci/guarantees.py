@@ -105,11 +105,10 @@ def marked(file: Path) -> Iterator[tuple[str, str, bool]]:
 
 
 def functions(file: Path) -> list[ast.FunctionDef]:
-    """All of a file, those of its classes too, in the order of their lines."""
-    found = [
-        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)
-    ]
-    return sorted(found, key=lambda node: node.lineno)
+    """All of a file and of its classes, in the order of their lines."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    nodes = [one for node in body for one in (node.body if isinstance(node, ast.ClassDef) else [node])]
+    return [node for node in nodes if isinstance(node, ast.FunctionDef)]
 
 
 def spoken(name: str) -> str:

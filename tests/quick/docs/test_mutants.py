@@ -15,7 +15,8 @@ from tests.support import ROOT
 
 @pytest.fixture(scope="module")
 def mutants() -> list[dict[str, str]]:
-    return yaml.safe_load(text("tests/mutants.yml"))
+    found: list[dict[str, str]] = yaml.load(text("tests/mutants.yml"), yaml.CSafeLoader)
+    return found
 
 
 @cache

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache, cached_property
+from importlib.metadata import version
 from types import CodeType, SimpleNamespace
 from typing import Any, NoReturn
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FileSystemBytecodeCache, StrictUndefined, Template
 
 from dbt_reverse_etl.base.sql import _return, _returning
 from tests.support import ROOT
@@ -28,8 +29,15 @@ _ENVIRONMENT = Environment(undefined=StrictUndefined, autoescape=False, extensio
 
 @cache
 def _compiled() -> CodeType:
+    """Compiled once for all processes: it takes seconds."""
     files = sorted(file for file in (ROOT / "macros").glob("*/*.sql") if file.parent.name not in _OF_DBT)
-    return _ENVIRONMENT.compile("\n".join(file.read_text(encoding="utf-8") for file in files))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    kept = FileSystemBytecodeCache()
+    bucket = kept.get_bucket(_ENVIRONMENT, f"macros by Jinja {version('jinja2')}", None, text)
+    if bucket.code is None:
+        bucket.code = _ENVIRONMENT.compile(text)
+        kept.set_bucket(bucket)
+    return bucket.code
 
 
 class CompilationError(Exception):
