@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -23,8 +22,7 @@ from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.base import Mode
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.terminal.screen import Screen
-from dbt_reverse_etl.warehouse.spec import Spec
-from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.pushers import at, pusher, sync, without_spark
 from tests.support.delivery.world import MemoryLedger
 
 A = sync("a", "orders")._replace(guards=Guards.model_validate({"max_deletes": 1}))
@@ -38,8 +36,7 @@ NEXT = f". Next: mend the model, or let this one pass: dbt-reverse-etl push --se
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
-    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
+    without_spark(monkeypatch)
     monkeypatch.setattr(SyncPush, "_remote", None)
 
 

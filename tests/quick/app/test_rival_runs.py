@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.app import sync_push
@@ -34,9 +33,8 @@ from dbt_reverse_etl.delivery.run import run
 from dbt_reverse_etl.delivery.waves import Histogram
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.warehouse.overview import Overview, Request
-from dbt_reverse_etl.warehouse.spec import Spec
 from tests.support.delivery.clock import FakeClock
-from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.pushers import at, pusher, sync, without_spark
 from tests.support.delivery.world import MemoryLedger
 
 A = sync("a", "orders")
@@ -49,13 +47,7 @@ SOON, LATER = NOW + LEASE, NOW + timedelta(hours=3)
 
 
 class Ledger(MemoryLedger):
-    """As that of the warehouse, which is given what was read before.
-
-    Attributes:
-        meanwhile: what another run records before the next one starts.
-    """
-
-    meanwhile: Sequence[Fact] = ()
+    meanwhile: Sequence[Fact] = ()  # what another run records before the next one starts
 
     def start(self, started: RunStarted, before: State | None = None) -> State | None:
         self.append(*self.meanwhile)
@@ -106,9 +98,8 @@ def after_an_hour(ledger: Ledger, **heads: int) -> Pusher:
 
 @pytest.fixture(autouse=True)
 def _without_spark_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
+    without_spark(monkeypatch)
     monkeypatch.setattr(SqliteSink, "missing", lambda *_: None)
-    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
 
 
 MIXED = [Range(0, 9, 6, SPEC), Range(9, BUCKETS, 4, SPEC)]

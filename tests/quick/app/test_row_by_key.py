@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.app import sync_push
@@ -23,8 +22,7 @@ from dbt_reverse_etl.delivery.policy import Policy
 from dbt_reverse_etl.delivery.ports import Job, OneRow, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.warehouse.overview import Overview, Refusal
-from dbt_reverse_etl.warehouse.spec import Spec
-from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.pushers import at, pusher, sync, without_spark
 from tests.support.delivery.world import MemoryLedger
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -67,8 +65,7 @@ def judged(job: Job, ports: Ports, attempted: PerOperation, refused: PerOperatio
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_push, "run", lambda job, ports, _: judged(job, ports, PerOperation(delete=2)))
     monkeypatch.setattr(sync_push, "stored_key", lambda *_: OneRow("k", 1))
-    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
-    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
+    without_spark(monkeypatch)
 
 
 @pytest.mark.guarantee("Guards")

@@ -8,14 +8,12 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dbt_reverse_etl.app import sync_push
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
 from dbt_reverse_etl.app.push_report import Report
-from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.errors import DestinationError, ExitCode, GuardBlocked, Problem, ReverseEtlError
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.delivery.counts import NO_COUNTS, Counts, PerOperation
@@ -26,8 +24,7 @@ from dbt_reverse_etl.delivery.ports import Job, Ports, RunResult, Status
 from dbt_reverse_etl.delivery.position import State
 from dbt_reverse_etl.terminal import console
 from dbt_reverse_etl.warehouse.overview import Overview
-from dbt_reverse_etl.warehouse.spec import Spec
-from tests.support.delivery.pushers import at, pusher, sync
+from tests.support.delivery.pushers import at, pusher, sync, without_spark
 from tests.support.delivery.world import MemoryLedger
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -35,13 +32,6 @@ PLAIN, EVENTS = sync("a", "orders"), sync("e", "orders", mode="changelog")
 ALL = Counts(PerOperation(5), PerOperation(5))
 SOME = Counts(PerOperation(9), PerOperation(4), failed=PerOperation(3), skipped=PerOperation(2))
 BLOCKED = GuardBlocked(Problem("e", "9 deletes", "fewer", "look"))
-
-
-class Ledger(MemoryLedger):
-    """As that of the warehouse, which is given what was read before."""
-
-    def start(self, started: RunStarted, before: State | None = None) -> State | None:
-        return super().start(started)
 
 
 Ends = Callable[[Ports, str], RunResult]
@@ -88,8 +78,7 @@ def run(job: Job, ports: Ports, _: Policy) -> RunResult:
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_push, "run", run)
-    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
-    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
+    without_spark(monkeypatch)
 
 
 def report_of(one: ResolvedSync, *ends: Ends, replays: bool = False, interrupted: bool = False) -> Report:
@@ -98,7 +87,7 @@ def report_of(one: ResolvedSync, *ends: Ends, replays: bool = False, interrupted
     state = at(one, 3).states[id_of(one)]
     if replays:
         state = replace(state, claims=(Claim("c", 0, BUCKETS, 4, next(iter(state.specs))),))
-    memory: dict[str, Any] = {"ledger": Ledger()}
+    memory: dict[str, Any] = {"ledger": MemoryLedger()}
     started = RunStarted(id_of(one), 1, "r", NOW, 3, "", state.specs, state.positions, state.claims, (), NOW, "me")
     memory["ledger"].append(started, RunFinished(id_of(one), 1, 9, NOW, Status.FAILED, SOME, SOME.planned))
     warehouse: Pusher = replace(pusher(orders=5), **memory)
@@ -187,6 +176,6 @@ def test_a_push_whose_start_a_signal_cut_in_two_is_unsettled(monkeypatch: pytest
     def cut(*_: object) -> State:
         raise OSError
 
-    monkeypatch.setattr(Ledger, "start", cut)
+    monkeypatch.setattr(MemoryLedger, "start", cut)
     report = report_of(PLAIN, ended(Status.SUCCEEDED, ALL), interrupted=True)
     assert (report.message, report.standing.health) == (NOT_ENDED, Health.UNSETTLED)

@@ -20,14 +20,8 @@ from dbt_reverse_etl.testing import TYPES, ReadBack, SinkContract
 from tests.support.servers import mysql, postgres
 
 
-class TestPostgres(SinkContract):
-    sink_class = PostgresSink
-    refused_characters = "\0"
-    types = TYPES | {"string": (pa.string(), [text for text in TYPES["string"][1] if "\0" not in text])}
-
-    @pytest.fixture(autouse=True)
-    def _database(self) -> None:
-        self.database = postgres.new_database()
+class OfServer(SinkContract):
+    database: Any
 
     @pytest.fixture
     def settings(self) -> dict[str, Any]:
@@ -40,6 +34,16 @@ class TestPostgres(SinkContract):
     def refine(self, task: SinkTask) -> SinkTask:
         self.database.make(task)
         return task
+
+
+class TestPostgres(OfServer):
+    sink_class = PostgresSink
+    refused_characters = "\0"
+    types = TYPES | {"string": (pa.string(), [text for text in TYPES["string"][1] if "\0" not in text])}
+
+    @pytest.fixture(autouse=True)
+    def _database(self) -> None:
+        self.database = postgres.new_database()
 
     @pytest.fixture
     def read_back(self) -> ReadBack:
@@ -56,24 +60,12 @@ class TestPostgres(SinkContract):
         return value
 
 
-class TestMysql(SinkContract):
+class TestMysql(OfServer):
     sink_class = MysqlSink
 
     @pytest.fixture(autouse=True)
     def _database(self) -> None:
         self.database = mysql.new_database()
-
-    @pytest.fixture
-    def settings(self) -> dict[str, Any]:
-        return self.database.settings()
-
-    @pytest.fixture
-    def unreachable(self) -> dict[str, Any]:
-        return self.database.settings(database="nowhere")
-
-    def refine(self, task: SinkTask) -> SinkTask:
-        self.database.make(task)
-        return task
 
     @pytest.fixture
     def read_back(self) -> Iterator[ReadBack]:

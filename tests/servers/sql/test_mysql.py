@@ -39,12 +39,6 @@ def db() -> Database:
     return new_database()
 
 
-@pytest.fixture
-def people_db(db: Database) -> Database:
-    db.make(a_task())
-    return db
-
-
 def test_a_row_that_appears_while_its_update_finds_none_is_updated_after_all(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

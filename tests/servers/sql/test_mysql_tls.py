@@ -17,23 +17,11 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.session import run
 from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.testing import deliver, opened, person
 from tests.support.outcomes import DELIVERED
-from tests.support.servers.mysql import PASSWORD, Database, new_database
+from tests.support.servers.impostor import Impostor, ca_file
+from tests.support.servers.mysql import PASSWORD, Database
 from tests.support.sinks.people import a_task, people
 
 VERIFIED = "verify_identity"
-
-
-@pytest.fixture
-def mysql_db() -> Database:
-    database = new_database()
-    database.make(a_task())
-    return database
-
-
-def ca_of(authority: trustme.CA, folder: Path) -> str:
-    file = folder / "ca.pem"
-    file.write_bytes(authority.cert_pem.bytes())
-    return str(file)
 
 
 def over_tls(db: Database, ssl_ca: str | None, host: str = "127.0.0.1", mode: str = VERIFIED) -> MysqlSink:
@@ -47,7 +35,7 @@ def cipher(sink: MysqlSink) -> str:
 
 @pytest.mark.parametrize("mode", [VERIFIED, "verify_ca"])
 def test_a_verified_server_gets_the_rows(mode: str, mysql_db: Database, tmp_path: Path) -> None:
-    ca = ca_of(mysql_db.server.authority, tmp_path)
+    ca = ca_file(mysql_db.server.authority, tmp_path)
     with opened(over_tls(mysql_db, ca, mode=mode), a_task()) as sink:
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
         assert cipher(sink)
@@ -66,14 +54,14 @@ def test_on_this_machine_tls_is_used_where_the_server_offers_it(mysql_db: Databa
 def test_a_server_of_another_authority_gets_no_login_and_no_rows(
     wrong: str, mode: str, mysql_db: Database, tmp_path: Path
 ) -> None:
-    ca = ca_of(trustme.CA(), tmp_path) if wrong == "another authority" or mode == "verify_ca" else None
+    ca = ca_file(trustme.CA(), tmp_path) if wrong == "another authority" or mode == "verify_ca" else None
     with pytest.raises(DestinationError, match="certificate could not be verified"):
         over_tls(mysql_db, ca, mode=mode).check()
 
 
 @pytest.mark.guarantee("MySQL and MariaDB")
 def test_a_certificate_of_another_host_is_refused(mysql_db: Database, tmp_path: Path) -> None:
-    ca = ca_of(mysql_db.server.authority, tmp_path)
+    ca = ca_file(mysql_db.server.authority, tmp_path)
     other = "127.0.0.2"  # the server's address, but not a name of its certificate
     with closing(Forwarder(other, mysql_db.server.port)) as forwarder:
         sink = mysql_db.sink(host=other, port=forwarder.port, ssl_mode=VERIFIED, ssl_ca=ca)
@@ -111,32 +99,18 @@ class Forwarder:
                 target.sendall(data)
 
 
-class Impostor:
+class Reader(Impostor):
     """Speaks as a MySQL server without TLS, takes every login, and asks for a file instead of an answer."""
 
     FILE = b"\xfb/etc/passwd"
     OK = b"\0\0\0\2\0\0\0"
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.got = b""
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._listener.close()
-        self._thread.join(20)
-
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
-        client.settimeout(20)
-        with suppress(OSError), client:
-            client.sendall(_packet(0, _greeting()))
-            self._hear(client)
-            client.sendall(_packet(2, self.OK))
-            while self._hear(client):
-                client.sendall(_packet(1, self.FILE))
+    def talk(self, client: socket.socket) -> None:
+        client.sendall(_packet(0, _greeting()))
+        self._hear(client)
+        client.sendall(_packet(2, self.OK))
+        while self._hear(client):
+            client.sendall(_packet(1, self.FILE))
 
     def _hear(self, client: socket.socket) -> bytes:
         data = client.recv(65536)
@@ -156,8 +130,8 @@ def _greeting() -> bytes:
 
 
 @pytest.fixture
-def impostor() -> Iterator[Impostor]:
-    with closing(Impostor()) as server:
+def impostor() -> Iterator[Reader]:
+    with closing(Reader()) as server:
         yield server
 
 

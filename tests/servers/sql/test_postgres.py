@@ -32,12 +32,6 @@ def db() -> Database:
     return new_database()
 
 
-@pytest.fixture
-def people_db(db: Database) -> Database:
-    db.make(a_task())
-    return db
-
-
 # Of another user, in a schema where everybody may create: each fits our arguments better than what Postgres has.
 EVIL_OPERATORS = [
     ("=", "varchar", "varchar", "bool", "$1::text OPERATOR(pg_catalog.=) $2::text"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import certifi
@@ -20,6 +19,7 @@ from dbt_reverse_etl.sinks.sql.dialects.postgres.session import connect_failure
 from dbt_reverse_etl.sinks.sql.dialects.postgres.sink import PostgresSink
 from dbt_reverse_etl.testing import deliver, opened, person
 from tests.support.outcomes import DELIVERED, FATAL, RETRYABLE
+from tests.support.servers.impostor import Impostor, ca_file
 from tests.support.servers.postgres import NOBODY, PASSWORD, Database, new_database
 from tests.support.servers.postgres_tls import BREAKS, SSL_REQUEST, TlsFront, tls_before
 from tests.support.servers.proxy import proxy_before
@@ -27,10 +27,8 @@ from tests.support.sinks.people import a_task, people
 
 
 @pytest.fixture
-def people_db() -> Database:
-    database = new_database()
-    database.make(a_task())
-    return database
+def db() -> Database:
+    return new_database()
 
 
 @pytest.fixture
@@ -44,12 +42,6 @@ def context_of(authority: trustme.CA, host: str = "127.0.0.1") -> ssl.SSLContext
     return context
 
 
-def file_of(authority: trustme.CA, folder: Path, name: str = "ca.pem") -> str:
-    file = folder / name
-    file.write_bytes(authority.cert_pem.bytes())
-    return str(file)
-
-
 @pytest.fixture
 def front(people_db: Database, authority: trustme.CA) -> Iterator[TlsFront]:
     with tls_before(people_db.socket, context_of(authority)) as front:
@@ -60,7 +52,7 @@ def front(people_db: Database, authority: trustme.CA) -> Iterator[TlsFront]:
 def verified(people_db: Database, front: TlsFront, authority: trustme.CA, tmp_path: Path) -> PostgresSink:
     """A sink that verifies the server."""
     return people_db.sink(
-        host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=file_of(authority, tmp_path)
+        host="127.0.0.1", port=front.port, sslmode="verify-full", sslrootcert=ca_file(authority, tmp_path)
     )
 
 
@@ -76,7 +68,7 @@ def test_a_verified_server_gets_the_rows(people_db: Database, verified: Postgres
 def test_without_a_ca_in_the_settings_a_server_of_a_public_authority_is_verified(
     of: str, people_db: Database, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    public = file_of(authority, tmp_path)
+    public = ca_file(authority, tmp_path)
     for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(variable, raising=False)
     if of == "certifi":
@@ -119,8 +111,8 @@ def test_a_server_that_cannot_be_verified_gets_no_login_and_no_rows(
     wrong: str, people_db: Database, authority: trustme.CA, tmp_path: Path
 ) -> None:
     root = {
-        "another host": file_of(authority, tmp_path),
-        "another authority": file_of(trustme.CA(), tmp_path, "other.pem"),
+        "another host": ca_file(authority, tmp_path),
+        "another authority": ca_file(trustme.CA(), tmp_path, "other.pem"),
         "no file": str(tmp_path / "none.pem"),
     }.get(wrong)
     host = "db.example.com" if wrong == "another host" else "127.0.0.1"
@@ -167,31 +159,20 @@ def test_a_user_that_does_not_exist_stops_the_sync(people_db: Database) -> None:
 UNVERIFIED = "0.0.0.0"  # a name of this machine that the settings do not take for one
 
 
-class Impostor:
+class TlsImpostor(Impostor):
     """A TLS server that asks for a login in a way of its own, and keeps what it gets."""
 
     def __init__(self, authority: trustme.CA, asks: bytes) -> None:
         self._context, self._asks = context_of(authority), asks
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.got = b""
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        super().__init__()
 
-    def close(self) -> None:
-        self._listener.close()
-        self._thread.join(20)
-
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
-        client.settimeout(20)
-        with suppress(OSError), client:
-            assert client.recv(8, socket.MSG_WAITALL) == SSL_REQUEST
-            client.sendall(b"S")
-            with self._context.wrap_socket(client, server_side=True) as wrapped:
-                wrapped.recv(4096)  # the name of the user
-                wrapped.sendall(b"R" + struct.pack(">i", len(self._asks) + 4) + self._asks)
-                self.got = wrapped.recv(4096)
+    def talk(self, client: socket.socket) -> None:
+        assert client.recv(8, socket.MSG_WAITALL) == SSL_REQUEST
+        client.sendall(b"S")
+        with self._context.wrap_socket(client, server_side=True) as wrapped:
+            wrapped.recv(4096)  # the name of the user
+            wrapped.sendall(b"R" + struct.pack(">i", len(self._asks) + 4) + self._asks)
+            self.got = wrapped.recv(4096)
 
 
 LOGINS = {"in clear": struct.pack(">i", 3), "md5": struct.pack(">i", 5) + b"salt", "none": struct.pack(">i", 0)}
@@ -202,7 +183,7 @@ def test_a_server_that_nobody_has_verified_gets_no_password_and_is_not_believed_
     asks: bytes, people_db: Database, authority: trustme.CA
 ) -> None:
     login = pytest.raises(DestinationError, match="another login than SCRAM")
-    with closing(Impostor(authority, asks)) as server, login:
+    with closing(TlsImpostor(authority, asks)) as server, login:
         people_db.sink(host=UNVERIFIED, port=server.port, sslmode="require").check()
     assert server.got in (b"", b"X\0\0\0\4"), "nothing but that the client goes away"
 
@@ -217,8 +198,8 @@ def test_a_server_that_knows_the_password_is_enough_where_the_settings_ask_for_n
 def test_a_verified_server_may_ask_for_a_password_in_clear(
     people_db: Database, authority: trustme.CA, tmp_path: Path
 ) -> None:
-    root = file_of(authority, tmp_path)
-    with closing(Impostor(authority, LOGINS["in clear"])) as server:
+    root = ca_file(authority, tmp_path)
+    with closing(TlsImpostor(authority, LOGINS["in clear"])) as server:
         sink = people_db.sink(host="127.0.0.1", port=server.port, sslmode="verify-full", sslrootcert=root)
         with pytest.raises(DestinationError, match="reached"):
             sink.check()
@@ -228,7 +209,7 @@ def test_a_verified_server_may_ask_for_a_password_in_clear(
 def test_with_a_ca_require_verifies_and_a_missing_file_is_an_error(
     people_db: Database, front: TlsFront, tmp_path: Path
 ) -> None:
-    for root in (file_of(trustme.CA(), tmp_path), str(tmp_path / "none.pem")):
+    for root in (ca_file(trustme.CA(), tmp_path), str(tmp_path / "none.pem")):
         sink = people_db.sink(host=UNVERIFIED, port=front.port, sslmode="require", sslrootcert=root)
         with pytest.raises(DestinationError, match="certificate could not be verified"):
             sink.check()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
 from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.app.push import Pusher
+from dbt_reverse_etl.app.sync_push import SyncPush
 from dbt_reverse_etl.base.version import VERSION
 from dbt_reverse_etl.config.destinations import Destination, ResolvedSync
 from dbt_reverse_etl.config.guards import Guards
@@ -37,6 +41,12 @@ def pusher(**heads: int) -> Pusher:
     known = {name: HeadOfModel(5, "uuid") for name in heads}
     asked = {name: Head(at, "uuid", 1, 1, ("id",), (), VERSION) for name, at in heads.items()}
     return Pusher(none, none, known=known, _heads=_heads(asked))
+
+
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push of rows with a key alone, whose spec has not changed."""
+    monkeypatch.setattr(Spec, "arrow_schema", lambda _: pa.schema([("id", pa.int64())]))
+    monkeypatch.setattr(SyncPush, "_spec", lambda one, *_, **__: one._earlier[0])
 
 
 def looks_at(warehouse: Pusher, **heads: Head | None) -> Pusher:

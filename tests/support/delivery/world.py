@@ -53,7 +53,8 @@ class MemoryLedger:
         wanted = self.fence(sync_id) if fence is None else fence
         return position.fold(fact for fact in self.facts if fact.sync_id == sync_id and fact.fence == wanted)
 
-    def start(self, started: RunStarted) -> State | None:
+    def start(self, started: RunStarted, before: State | None = None) -> State | None:
+        """`before`: what was read before, which the ledger of the warehouse need not read again."""
         if started.fence <= self.fence(started.sync_id):
             return None
         self.append(started)
