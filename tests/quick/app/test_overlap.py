@@ -112,7 +112,8 @@ def test_an_error_of_a_task_is_raised_to_the_caller() -> None:
 
 
 @pytest.mark.guarantee("Crashes and claims")
-def test_an_error_on_hearing_of_one_push_lets_the_others_end_in_order() -> None:
+@pytest.mark.parametrize("spark_is_gone", [False, True])
+def test_an_error_on_hearing_of_one_push_lets_the_others_end_in_order(spark_is_gone: bool) -> None:
     interrupt, ended = threading.Event(), list[str]()
 
     def polite() -> None:
@@ -120,31 +121,17 @@ def test_an_error_on_hearing_of_one_push_lets_the_others_end_in_order() -> None:
         time.sleep(0.2)  # the request under way
         ended.append("polite")
 
-    def tell(_: None) -> None:
-        raise ValueError("the console is gone")
-
-    with pytest.raises(ValueError, match="console"):
-        Overlap[None](2, interrupt, lambda: ended.append("jobs")).run([polite, lambda: None], tell)
-    assert ended == ["jobs", "polite"]
-
-
-def test_the_grace_holds_although_spark_is_gone() -> None:
-    interrupt, ended = threading.Event(), list[str]()
-
-    def polite() -> None:
-        interrupt.wait(30)
-        time.sleep(0.2)
-        ended.append("polite")
-
-    def gone() -> None:
-        raise ConnectionError
+    def cancel_jobs() -> None:
+        if spark_is_gone:
+            raise ConnectionError
+        ended.append("jobs")
 
     def tell(_: None) -> None:
         raise ValueError("the console is gone")
 
     with pytest.raises(ValueError, match="console"):
-        Overlap[None](2, interrupt, gone).run([polite, lambda: None], tell)
-    assert ended == ["polite"]
+        Overlap[None](2, interrupt, cancel_jobs).run([polite, lambda: None], tell)
+    assert ended == (["polite"] if spark_is_gone else ["jobs", "polite"])
 
 
 @pytest.mark.guarantee(

@@ -313,6 +313,16 @@ def test_a_wave_that_stopped_with_too_many_rows_to_list_keeps_its_claim_and_heal
     assert desk.sink.destination.rows == image
 
 
+def keys_put_by_a_push(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """It succeeds, for nothing is refused any more."""
+    put: list[str] = []
+    real = desk.sink.destination.put
+    monkeypatch.setattr(desk.sink.destination, "put", lambda row: (put.append(row["key"]), real(row)))
+    desk.sink.script = {}
+    assert desk.push().status == Status.SUCCEEDED
+    return sorted(put)
+
+
 @pytest.mark.guarantee("Postgres")
 @pytest.mark.parametrize(("word", "again"), [("unknown_applied", []), ("unknown_lost", ["k0", "k1"])])
 @pytest.mark.parametrize("seconds", [0, 300], ids=["no time", "no attempts"])
@@ -325,12 +335,8 @@ def test_a_wave_whose_commit_has_no_answer_until_the_run_gives_up_is_settled_by_
     result = desk.push({"k0": 1, "k1": 2})
     assert (result.status, result.counts.failed) == (Status.FAILED, PerOperation(insert=2))
     assert (len(desk.state().claims), desk.state().undelivered) == (1, {})
-    put: list[str] = []
-    real = desk.sink.destination.put
-    monkeypatch.setattr(desk.sink.destination, "put", lambda row: (put.append(row["key"]), real(row)))
-    desk.sink.script = {}
-    assert desk.push().status == Status.SUCCEEDED
-    assert (sorted(put), desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
+    assert keys_put_by_a_push(desk, monkeypatch) == again
+    assert desk.sink.destination.rows == {"k0": 1, "k1": 2}
 
 
 @pytest.mark.parametrize(("word", "again"), [("unknown_applied", []), ("unknown_lost", ["k0"])])
@@ -344,12 +350,8 @@ def test_rows_of_unknown_end_are_left_to_the_record_also_where_others_of_their_w
     said = "retryable; the destination did not say what became of a wave"
     assert (result.status, result.message) == (Status.FAILED, said)
     assert result.counts.delivered == PerOperation(insert=1)
-    put: list[str] = []
-    real = desk.sink.destination.put
-    monkeypatch.setattr(desk.sink.destination, "put", lambda row: (put.append(row["key"]), real(row)))
-    desk.sink.script = {}
-    assert desk.push().status == Status.SUCCEEDED
-    assert (put, desk.sink.destination.rows) == (again, {"k0": 1, "k1": 2})
+    assert keys_put_by_a_push(desk, monkeypatch) == again
+    assert desk.sink.destination.rows == {"k0": 1, "k1": 2}
 
 
 def test_where_a_record_does_not_know_buckets_rows_of_unknown_end_are_listed_if_others_of_their_wave_arrived() -> None:

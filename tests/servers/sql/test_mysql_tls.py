@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlSink
 from dbt_reverse_etl.testing import deliver, opened, person
 from tests.support.outcomes import DELIVERED
 from tests.support.servers.impostor import Impostor, ca_file
+from tests.support.servers.loopback import port_of
 from tests.support.servers.mysql import PASSWORD, Database
 from tests.support.sinks.people import a_task, people
 
@@ -63,8 +64,8 @@ def test_a_server_of_another_authority_gets_no_login_and_no_rows(
 def test_a_certificate_of_another_host_is_refused(mysql_db: Database, tmp_path: Path) -> None:
     ca = ca_file(mysql_db.server.authority, tmp_path)
     other = "127.0.0.2"  # the server's address, but not a name of its certificate
-    with closing(Forwarder(other, mysql_db.server.port)) as forwarder:
-        sink = mysql_db.sink(host=other, port=forwarder.port, ssl_mode=VERIFIED, ssl_ca=ca)
+    with port_of(mysql_db.server.socket, other) as port:
+        sink = mysql_db.sink(host=other, port=port, ssl_mode=VERIFIED, ssl_ca=ca)
         with pytest.raises(DestinationError, match="certificate could not be verified"):
             sink.check()
 
@@ -72,31 +73,6 @@ def test_a_certificate_of_another_host_is_refused(mysql_db: Database, tmp_path: 
 def test_a_ca_file_that_is_not_there_is_an_error(mysql_db: Database, tmp_path: Path) -> None:
     with pytest.raises(DestinationError, match="ssl_ca, ssl_cert or ssl_key cannot be read"):
         over_tls(mysql_db, str(tmp_path / "none.pem")).check()
-
-
-class Forwarder:
-    """Another address of the server, for one connection."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._listener = socket.create_server((host, 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._to = port
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
-        server = socket.create_connection(("127.0.0.1", self._to))
-        threading.Thread(target=self._pump, args=(server, client), daemon=True).start()
-        self._pump(client, server)
-
-    @staticmethod
-    def _pump(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError), source, target:
-            while data := source.recv(65536):
-                target.sendall(data)
 
 
 class Reader(Impostor):

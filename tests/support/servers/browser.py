@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-CACHE = Path.home() / ".cache" / "dbt-reverse-etl-tests"
+from tests.support.servers.unpacked import unpacked
+
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "google-chrome-stable", "chromium-browser")
 PACKAGE = "chromium-headless-shell"
 HINT = "install Chromium or Chrome, so that `chromium` or `google-chrome` is on PATH"
@@ -38,28 +36,10 @@ def _program() -> tuple[str, dict[str, str]]:
     found = next((path for path in map(shutil.which, NAMES) if path), None)
     if found:
         return found, {}
-    root = _unpacked()
+    root = unpacked("chromium", _download, HINT)
     libraries = os.pathsep.join(sorted({str(library.parent) for library in root.glob("**/*.so*")}))
     program = next(path for path in root.glob(f"usr/**/{PACKAGE}") if os.access(path, os.X_OK) and path.is_file())
     return str(program), {"LD_LIBRARY_PATH": libraries}
-
-
-def _unpacked() -> Path:
-    root = CACHE / f"chromium-{platform.machine()}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "chromium.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if root.exists():
-            return root
-        with tempfile.TemporaryDirectory(dir=CACHE) as place:
-            try:
-                _download(Path(place))
-                for package in Path(place).glob("archives/*.deb"):
-                    subprocess.run(["dpkg", "-x", package, Path(place) / "root"], check=True, capture_output=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                raise RuntimeError(f"There is no browser, and its packages cannot be fetched: {HINT}") from error
-            (Path(place) / "root").rename(root)
-    return root
 
 
 def _download(place: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.servers.maven import jars, java
@@ -104,11 +105,9 @@ def _is_stopped(thread: Path) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Ports of the loopback interface that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listening.getsockname()[1] for listening in sockets]
 
 
 def _settings(home: Path, places: Mapping[str, str]) -> list[str]:

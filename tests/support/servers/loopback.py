@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def port_of(path: str) -> Iterator[int]:
-    """Forward connections to the socket; the port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def port_of(path: str, host: str = "127.0.0.1") -> Iterator[int]:
+    """Forward connections of this address to the socket; the port."""
+    with socket.create_server((host, 0)) as server:
         threading.Thread(target=_accept, args=(server, path), daemon=True).start()
         yield server.getsockname()[1]
 

@@ -6,10 +6,8 @@ import atexit
 import fcntl
 import itertools
 import os
-import platform
 import re
 import shutil
-import socket
 import struct
 import subprocess
 import tempfile
@@ -31,10 +29,11 @@ from dbt_reverse_etl.sinks.sql.dialects.mysql.sink import MysqlDialect, MysqlSin
 from dbt_reverse_etl.sinks.sql.settings import MysqlSettings
 from dbt_reverse_etl.sinks.sql.table import Name, quoted
 from tests.support import ROOT
+from tests.support.servers.http import free_port
+from tests.support.servers.unpacked import CACHE, unpacked
 
 ROLE, PASSWORD = "crm_push", "canary-password-16180339"
 DOCS = ROOT / "docs" / "mysql.md"
-CACHE = Path.home() / ".cache" / "dbt-reverse-etl-tests"
 # What mariadb-server-core loads beyond the libraries that every Debian and Ubuntu has; the second names are Ubuntu's.
 PACKAGES = (
     ("mariadb-server-core",),
@@ -64,30 +63,16 @@ def programs() -> Programs:
     server, install = (shutil.which(name, path=folders) for name in ("mariadbd", "mariadb-install-db"))
     if server and install:
         return Programs(Path(server).resolve().parents[1], Path(server), Path(install))
-    root = _unpacked()
+    root = unpacked("mariadb", _download_all, HINT)
     libraries = os.pathsep.join(str(folder) for folder in root.glob("**/lib/*-linux-gnu*") if folder.is_dir())
     usr = root / "usr"
-    environment = {"LD_LIBRARY_PATH": libraries}
-    return Programs(usr, usr / "sbin" / "mariadbd", usr / "bin" / "mariadb-install-db", environment)
+    programs = usr / "sbin" / "mariadbd", usr / "bin" / "mariadb-install-db"
+    return Programs(usr, *programs, {"LD_LIBRARY_PATH": libraries})
 
 
-def _unpacked() -> Path:
-    root = CACHE / f"mariadb-{platform.machine()}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "mariadb.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if root.exists():
-            return root
-        with tempfile.TemporaryDirectory(dir=CACHE) as place:
-            try:
-                for names in PACKAGES:
-                    _download(names, Path(place))
-                for package in Path(place).glob("*.deb"):
-                    subprocess.run(["dpkg", "-x", package, Path(place) / "root"], check=True, capture_output=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                raise RuntimeError(f"There is no MariaDB server, and its packages cannot be fetched: {HINT}") from error
-            (Path(place) / "root").rename(root)
-    return root
+def _download_all(place: Path) -> None:
+    for names in PACKAGES:
+        _download(names, place)
 
 
 def _download(names: tuple[str, ...], place: Path) -> None:
@@ -142,18 +127,12 @@ class Server:
             "sync-frm": 0,
             "character-set-server": "latin1",  # nothing may depend on it
             "sql-mode": "",
+            "tls-version": "TLSv1.2,TLSv1.3",
         }
         given = [f"--{name}={value}" for name, value in options.items()]
         with log.open("ab") as said:
             self._process = subprocess.Popen(
-                [
-                    found.server,
-                    "--no-defaults",
-                    *given,
-                    *_as_root(),
-                    "--skip-name-resolve",
-                    "--tls-version=TLSv1.2,TLSv1.3",
-                ],
+                [found.server, "--no-defaults", *given, *_as_root(), "--skip-name-resolve"],
                 env=os.environ | found.environment,
                 stdout=said,
                 stderr=said,
@@ -221,9 +200,7 @@ def server() -> Server:
         done = subprocess.run(command, env=os.environ | found.environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"mariadb-install-db failed: {HINT}\n{done.stdout}{done.stderr}")
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    started = Server(folder, port, authority)
+    started = Server(folder, free_port(), authority)
     atexit.register(_remove_by, os.getpid(), started)
     started.start()
     with closing(started.root()) as connection:
