@@ -220,10 +220,13 @@ def manifest(destination: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with profiles.yml and templates."""
+    """A folder with templates, profiles.yml, and one folder for each destination with its own."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "dbt_project.yml").write_text("name: shop\n")
-    (folder / "profiles.yml").write_text(yaml.safe_dump({"dbt_reverse_etl": {"outputs": {"dev": DESTINATIONS}}}))
+    places = {folder: DESTINATIONS, **{folder / name: {name: block} for name, block in DESTINATIONS.items()}}
+    for place, blocks in places.items():
+        place.mkdir(exist_ok=True)
+        (place / "profiles.yml").write_text(yaml.safe_dump({"dbt_reverse_etl": {"outputs": {"dev": blocks}}}))
     for name, text in TEMPLATES.items():
         (folder / name).write_text(text)
     (folder.parent / "outside.j2").write_text("{}")
@@ -231,7 +234,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configured(project: Path, destination: str, settings: Mapping[str, Any]) -> Configuration:
-    return configure(manifest(destination, settings), [project], "dev", {}, project)
+    return configure(manifest(destination, settings), [project / destination], "dev", {}, project)
 
 
 def assert_three_parts(problem: Problem) -> None:
