@@ -21,7 +21,7 @@ from tests.support.servers import mysql, postgres
 
 
 class OfServer(SinkContract):
-    database: Any
+    database: postgres.Database | mysql.Database
 
     @pytest.fixture
     def settings(self) -> dict[str, Any]:
@@ -39,6 +39,7 @@ class OfServer(SinkContract):
 class TestPostgres(OfServer):
     sink_class = PostgresSink
     refused_characters = "\0"
+    database: postgres.Database
     types = TYPES | {"string": (pa.string(), [text for text in TYPES["string"][1] if "\0" not in text])}
 
     @pytest.fixture(autouse=True)
@@ -62,6 +63,7 @@ class TestPostgres(OfServer):
 
 class TestMysql(OfServer):
     sink_class = MysqlSink
+    database: mysql.Database
 
     @pytest.fixture(autouse=True)
     def _database(self) -> None:

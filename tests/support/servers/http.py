@@ -202,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(reply)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _handle
 
     def _answer(self, reply: Reply) -> None:
         self.send_response(reply.status)
@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.owner.wait(reply.pause)
         else:
             self.wfile.write(reply.body)
-        if reply.length is not None and reply.length != len(reply.body):
+        if reply.length is not None and reply.length != len(reply.body) and self.command != "HEAD":
             self.close_connection = True
 
     def _reset(self) -> None:

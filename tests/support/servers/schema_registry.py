@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.servers.http import HttpServer, Received, Reply, json_reply
+
 USER, PASSWORD = "writer", "canary-registry-31622776"
+_LOGIN = f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
 
 
 class SchemaRegistry:
@@ -27,37 +28,15 @@ class SchemaRegistry:
     def __init__(self) -> None:
         self.ids: dict[int, str] = {}
         self.subjects: dict[str, list[int]] = {}
-        registry = self
+        self._server = HttpServer(self._answer)
+        self.url, self.stop = self._server.url, self._server.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer(*registry.get(self.path.partition("?")[0].split("/")[1:]))
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._answer(*registry.post(self.path.partition("?")[0].split("/")[1:], body))
-
-            def _answer(self, status: int, body: dict[str, Any]) -> None:
-                wanted = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-                if self.headers.get("Authorization") != f"Basic {wanted}":
-                    status, body = 401, {"error_code": 401, "message": "canary-unauthorized"}
-                sent = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-                self.send_header("Content-Length", str(len(sent)))
-                self.end_headers()
-                self.wfile.write(sent)
-
-            def log_message(self, *_: object) -> None:
-                """Nothing to the terminal."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def _answer(self, request: Received) -> Reply:
+        status, body = 401, {"error_code": 401, "message": "canary-unauthorized"}
+        if request.headers.get("authorization") == _LOGIN:
+            path = request.path.partition("?")[0].split("/")[1:]
+            status, body = self.get(path) if request.method == "GET" else self.post(path, request.json)
+        return json_reply(body, status, **{"Content-Type": "application/vnd.schemaregistry.v1+json"})
 
     def get(self, path: list[str]) -> tuple[int, dict[str, Any]]:
         """`/schemas/ids/{id}`."""

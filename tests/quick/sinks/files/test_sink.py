@@ -26,7 +26,7 @@ from dbt_reverse_etl.sinks.files.settings import FilesOptions, FilesSettings
 from dbt_reverse_etl.sinks.files.sink import FilesSink
 from dbt_reverse_etl.testing import PEOPLE, batch_of, next_run, opened, outcomes, person
 from tests.support.effort import scaled
-from tests.support.sinks.files import inserted, listed, manifest, sink_at, task_of
+from tests.support.sinks.files import ids, inserted, listed, manifest, sink_at, task_of
 
 
 def test_a_claim_that_was_cut_off_is_never_listed_and_leaves_no_record(tmp_path: Path) -> None:
@@ -35,12 +35,12 @@ def test_a_claim_that_was_cut_off_is_never_listed_and_leaves_no_record(tmp_path:
     crashed.open(task)
     crashed.deliver(inserted(task, 1))
     crashed.deliver(inserted(task, 2, claim="c2", last=False))
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+    assert ids(tmp_path) == [1]
     with opened(sink_at(tmp_path), next_run(task)) as sink:
         assert sink.settle(["c1", "c2"]) == {"c1": True, "c2": None}
         sink.deliver(inserted(task, 2, claim="c3"))
         sink.finish()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+    assert ids(tmp_path) == [1, 2]
     assert manifest(tmp_path)["pending"] == []
     assert manifest(tmp_path)["claims"] == {}
 
@@ -54,7 +54,7 @@ def test_a_cut_off_claim_that_the_ledger_acknowledged_is_listed_by_the_next_run_
     crashed.deliver(inserted(task, 1, last=False))
     with opened(sink_at(tmp_path), next_run(task)) as sink:  # no open claims: settle is not called
         sink.deliver(inserted(task, 2, claim="c2"))
-        assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+        assert ids(tmp_path) == [1, 2]
 
 
 def test_a_run_that_ends_early_lists_what_it_delivered(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_run_that_ends_early_lists_what_it_delivered(tmp_path: Path) -> None:
     with opened(sink_at(tmp_path), task) as sink:
         sink.deliver(inserted(task, 1, last=False))
         assert listed(tmp_path / "people") == []
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+    assert ids(tmp_path) == [1]
 
 
 def test_a_claim_with_a_rejected_row_is_never_settled_as_whole(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_claim_with_a_rejected_row_is_never_settled_as_whole(tmp_path: Path) -
         assert outcomes(delivery, 2) == [Outcome.REJECTED, Outcome.DELIVERED]
     with opened(sink_at(tmp_path), next_run(task)) as sink:
         assert sink.settle(["c1"]) == {"c1": False}
-    assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+    assert ids(tmp_path) == [2]
 
 
 def test_a_rejected_row_counts_against_its_claim_whichever_batch_it_was_in(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_an_empty_last_batch_closes_its_claim(tmp_path: Path) -> None:
     with opened(sink_at(tmp_path), task) as sink:
         sink.deliver(inserted(task, 1, last=False))
         assert sink.deliver(inserted(task)).results == ()
-        assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+        assert ids(tmp_path) == [1]
         assert sink.settle(["c1"]) == {"c1": True}
 
 
@@ -98,7 +98,7 @@ def test_repeating_a_batch_lists_its_rows_once(tmp_path: Path) -> None:
     with opened(sink_at(tmp_path), task) as sink:
         for _ in range(3):
             assert sink.deliver(inserted(task, 1, 2)).results == ()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+    assert ids(tmp_path) == [1, 2]
 
 
 @pytest.mark.parametrize("full_load", [False, True])
@@ -111,7 +111,7 @@ def test_a_batch_that_is_repeated_after_another_one_is_listed_once(tmp_path: Pat
             sink.swap("c1")
         sink.finish()
     assert [part["rows"] for part in manifest(tmp_path)["parts"]] == [1, 1]
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+    assert ids(tmp_path) == [1, 2]
 
 
 def test_files_that_nobody_lists_are_removed_several_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_manifest_is_left_by_what_its_error_advises(tmp_path: Path) ->
     path.unlink()
     with opened(sink_at(tmp_path), resync) as sink:
         assert sink.deliver(inserted(resync, 2)).results == ()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+    assert ids(tmp_path) == [2]
 
 
 def test_an_error_of_the_store_is_not_called_a_damaged_manifest(
@@ -262,7 +262,7 @@ def test_a_disk_that_refuses_leaves_listing_and_claims_as_they_were(
         assert delivery.results[0].reason == f"OSError {errno.errorcode[number]}"
         assert manifest(tmp_path) == before
         assert sink.deliver(inserted(task, 2, claim="c2")).results == ()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1, 2]
+    assert ids(tmp_path) == [1, 2]
 
 
 def test_a_manifest_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_a_manifest_that_may_not_be_on_disk_is_unknown_and_a_repeat_lists_nothin
             patch.setattr(disk, "sync_directory", _fine(disk.sync_directory, times=1))
             assert outcomes(sink.deliver(inserted(task, 1)), 1) == [Outcome.UNKNOWN]
         assert sink.deliver(inserted(task, 1)).results == ()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1]
+    assert ids(tmp_path) == [1]
 
 
 def test_a_part_that_may_not_be_on_disk_is_not_listed_and_surely_not_delivered(
@@ -378,15 +378,15 @@ def test_parts_that_are_too_old_leave_the_manifest_when_a_run_ends_and_the_folde
     file.write_bytes(file.read_bytes().replace(old["written"][:4].encode(), b"2001", 1))
     with opened(sink_at(tmp_path), next_run(task)) as sink:
         sink.finish()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [1], "nothing is too old by default"
+    assert ids(tmp_path) == [1], "nothing is too old by default"
     with opened(sink_at(tmp_path, keep_days=7), next_run(task, 3)) as sink:
         sink.deliver(inserted(task, 2, claim="c2"))
         sink.finish()
-        assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+        assert ids(tmp_path) == [2]
         assert (tmp_path / "people" / old["name"]).exists()
     with opened(sink_at(tmp_path, keep_days=7), next_run(task, 4)):
         assert not (tmp_path / "people" / old["name"]).exists()
-        assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+        assert ids(tmp_path) == [2]
 
 
 STEP = st.tuples(st.booleans(), st.sampled_from(["close", "crash", "go on"]))
@@ -425,7 +425,7 @@ def test_after_any_crashes_each_acknowledged_row_is_listed_exactly_once(steps: l
             sink.open(task)
             sink.settle(open_claims)
         sink.finish()
-        assert [row["id"] for row in listed(path / "people")] == acknowledged
+        assert ids(path) == acknowledged
 
 
 @pytest.mark.guarantee("Files")
@@ -438,7 +438,7 @@ def test_a_newer_run_takes_over_from_one_that_still_lives(tmp_path: Path) -> Non
     old.close()
     assert new.deliver(inserted(task, 2)).results == ()
     new.close()
-    assert [row["id"] for row in listed(tmp_path / "people")] == [2]
+    assert ids(tmp_path) == [2]
 
 
 def test_check_looks_at_the_folder_of_the_object_too(tmp_path: Path) -> None:
