@@ -17,6 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from dbt_reverse_etl.values.arrow import is_bytes, is_text, not_utf8, outside_years
 from dbt_reverse_etl.values.json_text import (
@@ -32,8 +33,14 @@ from dbt_reverse_etl.values.json_text import (
     rewritten,
 )
 
-# An unquoted null of YAML is None.
-Nan = Annotated[Literal["reject", "null"], BeforeValidator(lambda given: "null" if given is None else given)]
+
+def _written(given: object) -> object:
+    if given is None:  # an unquoted null, or a value that was forgotten
+        raise PydanticCustomError("nan", "found nothing; expected 'reject' or 'null'; next: put null into quotes")
+    return given
+
+
+Nan = Annotated[Literal["reject", "null"], BeforeValidator(_written)]
 
 NOT_FINITE = "NaN or Infinity has no JSON form"
 NOT_A_YEAR = "a year outside 0001 to 9999 has no RFC 3339 form"
