@@ -65,7 +65,7 @@ def row_of(told: Overview, snapshot: int = 5, change: Callable[[Any], Any] = as_
         (lambda: row_of(replace(at(A, 4), failing=FAILING)), "failing", "tests not passed of orders: unique_id; a push is blocked until they pass"),
         (lambda: row_of(replace(at(A, 5), failing=FAILING)), "ok", ""),
         (lambda: row_of(at(A, 5), change=later), "failing", "other_version: orders: found a snapshot of the dbt package 9.9.9"),
-        (lambda: row_of(at(A, 5), change=restored), "failing", "other_changelog: a: found a position of changelog uuid"),
+        (lambda: row_of(at(A, 5), change=restored), "failing", "other_changelog: a: found a position of another changelog"),
         (lambda: row_of(at(A, 7)), "failing", "restored_changelog: a: found a position at snapshot 7"),
         (lambda: row_of(at(A, 5, status="partial", undelivered=LEFT)), "failing", "undelivered rows: 1, and max_undelivered allows 0"),
         (lambda: row_of(at(A, 5, status="failed", message="no answer")), "failing", "failed: no answer"),

@@ -74,7 +74,8 @@ class Client:
                 session = self._new_session()
             except Exception as error:  # of the auth class
                 return _unauthenticated(error)
-        if self._alone > 0 and session.auth is None:  # an auth class may need several requests on one connection
+        alone = self._alone > 0 and session.auth is None  # an auth class may need several requests on one connection
+        if alone:
             self._alone -= 1
             session.close()
             headers = {**headers, "Connection": "close"}
@@ -82,6 +83,8 @@ class Client:
             with self.bounded():
                 answer = self._exchanged(session, _prepared(method, url, headers, body))
         finally:
+            if alone:  # nothing more may be sent on it (RFC 9112, 9.6), and the server may close it a little later
+                session.close()
             self._idle.append(session)
         if answer is _NO_ANSWER:
             self._alone = _ALONE

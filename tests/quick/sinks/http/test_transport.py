@@ -188,6 +188,8 @@ class TestNetwork:
     def test_after_a_connection_that_ended_without_an_answer_a_hundred_requests_have_one_each(
         self, server: HttpServer
     ) -> None:
+        # A server that ends no connection as soon as it was asked to: that is the client's part.
+        server.default = Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ends=False)
         server.script(Reply(), Reply(reset="after"))
         task = task_of()
         with sending(server.url, task) as sink:
