@@ -43,7 +43,7 @@ def serve(around: Surroundings, listen: str | None = None) -> int:
     """
     refuse_switched_off(around.env)  # each push would inherit it, and succeed without having sent anything
     settings = load_settings(around.profiles, around.env, webhook=True, listen=listen)
-    with _opened(settings, around) as worker, _listening(settings) as listener:
+    with _opened(settings, around) as worker, listening(settings) as listener:
         thread = threading.Thread(target=worker.run, daemon=True)
         server = uvicorn.Server(_server_config(Receiver(settings, worker, thread.is_alive, around)))
         with _on_signal(lambda: setattr(server, "should_exit", True)):
@@ -139,14 +139,14 @@ def _server_config(receiver: Receiver) -> uvicorn.Config:
     )
 
 
-def _listening(settings: ServeSettings) -> socket.socket:
+def listening(settings: ServeSettings) -> socket.socket:
     host, port = settings.address
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        found = f"{settings.listen}, which cannot be bound ({type(error).__name__})"
-        expected = "a free address of this machine"
-        raise ReverseEtlError(Problem("listen", found, expected, "stop who has it, or change `listen`")) from None
+        reason = str(error.strerror).partition(" (while")[0]  # Python adds the address
+        found, expected = f"{settings.listen}, which cannot be bound: {reason}", "a free address of this machine"
+        raise ReverseEtlError(Problem("listen", found, expected, "change `listen`, or stop who has it")) from None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -141,6 +142,8 @@ def load_settings(
     hides = hides_of(secret, {path for path, _, _ in rendered.used})
     problems.extend(rendered.problems)
     settings = validate(ServeSettings, rendered.value, Place(place.file, place.keys, hides), problems)
+    if listen:
+        problems = [replace(one, where="--listen") if one.where == place.at("listen") else one for one in problems]
     problems.extend(_unknown_targets(rendered.value.get("jobs"), targets, place))
     raise_if_any(problems)
     return cast("ServeSettings", settings)  # None only with a problem

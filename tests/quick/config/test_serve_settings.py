@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dbt_reverse_etl.base.errors import ConfigurationError
+from dbt_reverse_etl.base.errors import ConfigurationError, ReverseEtlError
 from dbt_reverse_etl.base.redaction import redact
+from dbt_reverse_etl.serve.service import listening
 from dbt_reverse_etl.serve.settings import ServeSettings, load_settings
 from tests.support import ROOT
 from tests.support.config.loaded import load_destinations
@@ -84,6 +88,23 @@ def test_every_problem_comes_at_once(tmp_path: Path) -> None:
         "did you mean 'jobs'?",
     ):
         assert part in told, part
+
+
+def test_a_mistake_in_an_option_of_the_command_is_not_looked_for_in_the_file(tmp_path: Path) -> None:
+    load(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings([tmp_path], {}, webhook=False, listen="abc")
+    where = [problem.where for problem in caught.value.problems]
+    assert where == [f"{tmp_path}/profiles.yml: dbt_reverse_etl.serve.token", "--listen"]
+
+
+def test_an_address_that_cannot_be_bound_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        reasons = {f"127.0.0.1:{taken.getsockname()[1]}": errno.EADDRINUSE, "192.0.2.1:8580": errno.EADDRNOTAVAIL}
+        for listen, reason in reasons.items():
+            with pytest.raises(ReverseEtlError) as caught:
+                listening(load(tmp_path, listen=listen))
+            assert f"found {listen}, which cannot be bound: {os.strerror(reason)}; expected" in str(caught.value)
 
 
 @pytest.mark.guarantee("dbt Cloud")
