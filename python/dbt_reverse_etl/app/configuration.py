@@ -17,7 +17,7 @@ from dbt_reverse_etl.config.destinations import (
     collect_destinations,
     collect_resolved,
 )
-from dbt_reverse_etl.config.manifest import Node, collect_syncs, profile_of, target_of
+from dbt_reverse_etl.config.manifest import Node, asked_destinations, collect_syncs, profile_of, target_of
 from dbt_reverse_etl.config.profiles import DbtProject
 from dbt_reverse_etl.config.settings import Sync
 
@@ -67,7 +67,7 @@ def configure(
     problems.extend(_other_target(manifest, target))
     project = DbtProject(metadata.get("project_name") or "", profile_of(manifest), project_dir)
     try:
-        loaded = collect_destinations(directories, target, env, project)
+        loaded = collect_destinations(directories, target, env, project, asked_destinations(manifest))
     except ConfigurationError as error:
         raise ConfigurationError(*problems, *error.problems) from None
     if isinstance(loaded, PlanOnly):
@@ -75,7 +75,7 @@ def configure(
         return Configuration(found, loaded, [])
     problems.extend(loaded.problems)
     enabled = [sync for sync in found if sync.enabled]
-    resolved = collect_resolved(enabled, loaded.destinations, loaded.broken, problems, project_dir)
+    resolved = collect_resolved(enabled, loaded.destinations, problems, project_dir)
     of_alerts: list[Problem] = []
     alerts = collect_channels(directories, target, env, problems, of_alerts, project_dir)
     raise_if_any(problems)

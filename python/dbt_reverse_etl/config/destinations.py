@@ -74,23 +74,29 @@ class ResolvedSync(NamedTuple):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What could be read of a target, the names and the problems of the rest, and by destination what is not set.
+    """What could be read of a target, the problems of the rest, and by destination what is not set.
 
     A destination of which only secrets are not set is there, with `UNSET` in their place: enough to name it and to plan.
     """
 
     destinations: dict[str, Destination]
-    broken: frozenset[str]
     problems: list[Problem]
     unset: dict[str, list[Problem]]
 
 
 def collect_destinations(
-    directories: Sequence[Path], target: str, env: Mapping[str, str], project: DbtProject
+    directories: Sequence[Path],
+    target: str,
+    env: Mapping[str, str],
+    project: DbtProject,
+    asked: Iterable[tuple[Place, str]] = (),
 ) -> PlanOnly | Loaded:
     """The destinations of one dbt target; to be asked only where the project has syncs.
 
     Values that come from the environment into secret settings are registered for `redact`.
+
+    Args:
+        asked: by syncs, each with the place of its settings; one that is not there is a problem, unless the target cannot be read.
 
     Raises:
         ConfigurationError: no block for this target. Problems of single destinations are returned.
@@ -100,10 +106,20 @@ def collect_destinations(
         return PlanOnly(target)
     problems: list[Problem] = []
     unset: dict[str, list[Problem]] = {}
-    named = mapping_of(written, place.at(), "`plan`, or destinations by name", problems) or {}
+    expected, next_step = "`plan`, or destinations by name", "write `plan`, or a mapping"
+    named = mapping_of(written, place.at(), expected, problems, next_step)
+    if named is None:
+        return Loaded({}, problems, unset)
+    problems.extend(_unknown(where, name, named) for where, name in asked if name not in named)
     loaded = {name: _destination(name, block, place, env, problems, unset) for name, block in named.items()}
-    good = {name: destination for name, destination in loaded.items() if destination}
-    return Loaded(good, frozenset(loaded) - frozenset(good), problems, unset)
+    return Loaded({name: destination for name, destination in loaded.items() if destination}, problems, unset)
+
+
+def _unknown(place: Place, name: str, named: Iterable[str]) -> Problem:
+    expected = f"a destination of this target in profiles.yml: {', '.join(sorted(named)) or 'none'}"
+    return Problem(
+        place.at("destination"), repr(name), expected, f"{closest(name, [*named])}Add it there, or correct the name"
+    )
 
 
 def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)
@@ -198,17 +214,16 @@ def hides_of(secret: frozenset[str], from_env: set[KeyPath]) -> Callable[[KeyPat
 def collect_resolved(
     syncs: Iterable[Sync],
     destinations: Mapping[str, Destination],
-    broken: frozenset[str],
     problems: list[Problem],
     project_dir: Path | None = None,
 ) -> list[ResolvedSync]:
-    """Join each sync with its destination; syncs of a `broken` destination are left out, for it has its own problems.
+    """Join each sync with its destination; those of one that is not here are left out, for that is a problem already.
 
-    Appended to `problems`: unknown destinations, modes that the sink cannot carry out, options that it does not know, and two
-    syncs that both delete in one object.
+    Appended to `problems`: modes that the sink cannot carry out, options that it does not know, and two syncs that both delete
+    in one object.
     """
-    wanted = [sync for sync in syncs if sync.settings.destination not in broken]
-    joined = [_resolved(sync, destinations, problems) for sync in wanted]
+    wanted = [(sync, destinations.get(sync.settings.destination)) for sync in syncs]
+    joined = [_resolved(sync, destination, problems) for sync, destination in wanted if destination]
     resolved = [one for one in joined if one]
     _refuse_two_owners(resolved, problems)
     for one in resolved:
@@ -242,14 +257,8 @@ def early_task(resolved: ResolvedSync, project_dir: Path | None) -> SinkTask:
     return resolved.task(key, schema, project_dir=project_dir, full_load=settings.owns_object, known=known)
 
 
-def _resolved(sync: Sync, destinations: Mapping[str, Destination], problems: list[Problem]) -> ResolvedSync | None:
+def _resolved(sync: Sync, destination: Destination, problems: list[Problem]) -> ResolvedSync | None:
     place, settings = sync.place, sync.settings
-    destination = destinations.get(settings.destination)
-    if destination is None:
-        expected = f"a destination of this target in profiles.yml: {', '.join(sorted(destinations)) or 'none'}"
-        next_step = f"{closest(settings.destination, list(destinations))}Add it there, or correct the name"
-        problems.append(Problem(place.at("destination"), repr(settings.destination), expected, next_step))
-        return None
     if settings.mode not in destination.sink.modes:
         allowed = ", ".join(sorted(mode.value for mode in destination.sink.modes))
         expected = f"what a destination of type {destination.type} can do: {allowed}"

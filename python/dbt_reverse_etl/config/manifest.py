@@ -87,6 +87,15 @@ def collect_syncs(manifest: Node, problems: list[Problem]) -> list[Sync]:
     return result
 
 
+def asked_destinations(manifest: Node) -> Iterator[tuple[Place, str]]:
+    """The names that syncs that are switched on give, with the places of their settings, whatever else is wrong with them."""
+    for node in manifest["exposures"].values():
+        block = _block(node)
+        name = block.get("destination") if isinstance(block, Mapping) else None
+        if isinstance(name, str):
+            yield _sync_place(node), name
+
+
 def _without_replaced(found: Sequence[Sync]) -> list[Sync]:
     """Without what is switched off in an installed package, and has its name in another one now."""
     names = {sync.name for sync in found if sync.enabled}
@@ -136,6 +145,11 @@ def _blocks(node: Node) -> list[Any]:
     return [meta["reverse_etl"] for meta in metas if isinstance(meta, Mapping) and "reverse_etl" in meta]
 
 
+def _block(node: Node) -> object:
+    """The one that is read."""
+    return next((block for block in _blocks(node) if block is not None), {})
+
+
 def _refuse_misspelt(manifest: Node, changelogs: Iterable[str], problems: list[Problem]) -> None:
     """A block under another name, or in another place, would be ignored: nothing would ever be sent."""
     exposures = manifest["exposures"].values()
@@ -158,7 +172,7 @@ def _means_ours(key: object) -> bool:
 
 def _read(node: Node, model: type[S], place: Place, problems: list[Problem]) -> S | None:
     """The settings of a node as their model, or None; what is wrong with them, a secret included, becomes a problem."""
-    given: object = next((block for block in _blocks(node) if block is not None), {})
+    given = _block(node)
     if not isinstance(given, Mapping):
         problems.append(Problem(place.at(), described(given), "a mapping of settings", "write `key: value` lines"))
         return None
@@ -241,7 +255,11 @@ def _sync(
 
 
 def _sync_settings(node: Node, problems: list[Problem]) -> SyncSettings | None:
-    return _read(node, SyncSettings, _place(node, "config", "meta", "reverse_etl"), problems)
+    return _read(node, SyncSettings, _sync_place(node), problems)
+
+
+def _sync_place(node: Node) -> Place:
+    return _place(node, "config", "meta", "reverse_etl")
 
 
 def _joined(node: Node, changelog: Changelog | None, settings: SyncSettings | None, *, enabled: bool) -> Sync | None:

@@ -228,10 +228,12 @@ def _odd_key(where: str, key: object) -> Problem:
     return Problem(where, f"{described(key)} as a key", "a text", "put the key into quotes")
 
 
-def mapping_of(value: object, where: str, expected: str, problems: list[Problem]) -> Mapping[str, Any] | None:
+def mapping_of(
+    value: object, where: str, expected: str, problems: list[Problem], next_step: str = "write a mapping"
+) -> Mapping[str, Any] | None:
     """The value if it is a mapping whose keys are texts; otherwise None, and a problem."""
     if not isinstance(value, Mapping):
-        problems.append(Problem(where, described(value), expected, "write a mapping"))
+        problems.append(Problem(where, described(value), expected, next_step))
         return None
     for key in value:
         if not isinstance(key, str):

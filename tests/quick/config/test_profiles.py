@@ -158,7 +158,31 @@ class TestTargets:
     def test_plan_is_said_and_not_implied(self, write: Callable[[Any], Path]) -> None:
         assert load_destinations([write({"dev": "plan"})], "dev", {}) == PlanOnly("dev")
         assert load_destinations([write({"dev": {}})], "dev", {}) == {}
-        assert "found nothing" in refused(write({"dev": None}), target="dev")[0]
+
+    @pytest.mark.parametrize("written", [None, "plna", [], {1: {}}])
+    def test_a_target_that_cannot_be_read_is_the_one_mistake_and_not_each_sync_too(
+        self, write: Callable[[Any], Path], written: object
+    ) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            configure(manifest({"crm_c": {"destination": "crm"}}), [write({"dev": written})], "dev", {})
+        (problem,) = caught.value.problems
+        assert problem.where.startswith(f"{write({'dev': written})}/profiles.yml: dbt_reverse_etl.outputs.dev")
+
+    @pytest.mark.guarantee("Configuration")
+    @pytest.mark.parametrize("other", [{"mode": "miror"}, {"object": 1}, {}])
+    def test_a_destination_that_is_not_there_is_named_whatever_else_is_wrong_with_the_sync(
+        self, write: Callable[[Any], Path], other: dict[str, Any]
+    ) -> None:
+        outputs = {"dev": {"crm": {"type": "no such type"}}}
+        wrong = manifest({"crm_c": {"destination": "crmm", **other}, "crm_d": {"destination": "crm"}})
+        with pytest.raises(ConfigurationError) as caught:
+            configure(wrong, [write(outputs)], "dev", {})
+        of_destinations = [problem for problem in caught.value.problems if problem.where.endswith(".destination")]
+        assert [*map(str, of_destinations)] == [
+            "manifest.json: crm_c.config.meta.reverse_etl.destination: found 'crmm'; expected a destination of this "
+            "target in profiles.yml: crm. Next: did you mean 'crm'? Add it there, or correct the name"
+        ]
+        assert len(caught.value.problems) == 2 + bool(other)
 
     @pytest.mark.guarantee("Configuration")
     def test_a_target_that_is_not_there_is_an_error_that_lists_the_targets(self, write: Callable[[Any], Path]) -> None:

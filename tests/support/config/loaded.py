@@ -39,6 +39,6 @@ def refused(directory: Path, env: Mapping[str, str] | None = None, target: str =
 
 def resolve(syncs: Iterable[Sync], destinations: Mapping[str, Destination]) -> list[ResolvedSync]:
     problems: list[Problem] = []
-    resolved = collect_resolved(syncs, destinations, frozenset(), problems)
+    resolved = collect_resolved(syncs, destinations, problems)
     raise_if_any(problems)
     return resolved
