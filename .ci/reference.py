@@ -6,7 +6,7 @@ import inspect
 import re
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -145,8 +145,15 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def values(annotation: Any, field: FieldInfo | None = None) -> str:
     """What may be written, with its bounds."""
-    limits = [(word, getattr(limit, sign, None)) for limit in (field.metadata if field else ()) for sign, word in SIGNS]
-    return ", ".join([kinds(annotation), *(f"{word} {bound}" for word, bound in limits if bound is not None)])
+    return ", ".join([kinds(annotation), *limits(field.metadata if field else ())])
+
+
+def limits(metadata: Iterable[Any]) -> Iterator[str]:
+    """The bounds that an annotation adds to its type."""
+    for one in metadata:
+        bounds = [(word, getattr(one, sign, None)) for sign, word in SIGNS]
+        yield from (f"{word} {bound}" for word, bound in bounds if bound is not None)
+        yield from limits(one.metadata if isinstance(one, FieldInfo) else ())
 
 
 def kinds(annotation: Any) -> str:
@@ -159,7 +166,8 @@ def kinds(annotation: Any) -> str:
     if origin is dict:
         return f"mapping of {kinds(inner[0])} to {kinds(inner[1])}"
     if inner:
-        return f"{'' if origin in (Annotated, Secret) else 'list of '}{kinds(inner[0])}"
+        what = f"{'' if origin in (Annotated, Secret) else 'list of '}{kinds(inner[0])}"
+        return ", ".join([what, *limits(inner[1:])])
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return ", ".join(f"`{member.value}`" for member in annotation)
     return "mapping" if list(models(annotation)) else WORDS.get(annotation, "any")

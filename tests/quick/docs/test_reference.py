@@ -6,7 +6,7 @@ import runpy
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PositiveFloat
 
 from tests.support import ROOT
 
@@ -48,6 +48,8 @@ class Outer(BaseModel):
 
     kind: Literal["a", "b"]
     inner: Inner | None = None
+    rate: PositiveFloat | Literal["any"] | None = None
+    few: list[Annotated[int, Field(le=9)]] = Field(min_length=1)
     words: dict[str, list[str]] = Field(default_factory=dict, alias="texts")
 
 
@@ -57,6 +59,8 @@ class Outer(BaseModel):
         "| `kind` | `a`, `b` | required |  |",
         "| `inner` | mapping |  |  |",
         "| `depth` | whole number, at least 1 | `3` | how deep, in metres |",
+        "| `rate` | number, more than 0 or `any` |  |  |",
+        "| `few` | list of whole number, at most 9 | required |  |",
         "| `texts` | mapping of text to list of text |  |  |",
     ],
 )
