@@ -29,7 +29,7 @@ def fitting(given: str, changelogs: Sequence[Changelog]) -> list[Changelog]:
     found = [one for one in changelogs if sorted(name.casefold() for name in one.key) == columns]
     if not found:
         known = "; ".join(f"{one.name}: {', '.join(one.key)}" for one in changelogs) or "none"
-        wrong = f"the columns {', '.join(name for name, _ in read)}"
+        wrong = f"the columns {', '.join(name for name, _ in read)}" if read else "no column"
         raise mistake("--key", wrong, f"the key of a chosen changelog: {known}", "correct it")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dbt_reverse_etl.app.place import Opened, Place
-from dbt_reverse_etl.base.errors import ExitCode
+from dbt_reverse_etl.base.errors import ExitCode, mistake
 from dbt_reverse_etl.commands.out_file import refuse_unwritable, write_out
 from dbt_reverse_etl.terminal.options import project_options, say, shown
 from dbt_reverse_etl.terminal.output import put_json
@@ -116,7 +116,7 @@ def reconcile(place: Place, selectors: tuple[str, ...], as_json: bool, sample: i
     from dbt_reverse_etl.terminal import console
 
     if how["leftovers"] and not how["repaired"]:
-        raise click.UsageError("--leftovers goes with --repair")
+        raise mistake("--leftovers", "no --repair", "both", "add it, or remove --leftovers")
     with Opened(place, selectors, reaches=True, sends=how["repaired"]) as opened:
         results = [opened.pusher.reconcile(one, opened.overview, **how) for one in opened.chosen]
         due = [one for one, found in zip(opened.chosen, results, strict=True) if found.repaired]

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dbt_reverse_etl.app.place import Opened, Place
-from dbt_reverse_etl.base.errors import worst
+from dbt_reverse_etl.base.errors import mistake, worst
 from dbt_reverse_etl.terminal.options import place_options, project_options, say, shown
 from dbt_reverse_etl.terminal.output import put_json
 
@@ -104,7 +104,8 @@ def send_one(place: Place, as_json: bool, sync: str, key: str) -> int:
 
     found = Opened(place, (sync,), reaches=True, sends=True)
     if len(found.chosen) != 1:
-        raise click.UsageError(f"{sync} names {len(found.chosen)} syncs")
+        names = ", ".join(one.sync.name for one in found.chosen) or "none that is switched on"
+        raise mistake("SYNC", f"{sync!r}, which names {names}", "one sync", "name one of them")
     fitting(key, [one.sync.changelog for one in found.chosen])
     with found as opened:
         report = opened.pusher.push(opened.chosen[0], opened.overview, key)

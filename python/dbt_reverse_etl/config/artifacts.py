@@ -209,4 +209,4 @@ def _unknown(selector: str, every: Sequence[Sync]) -> Problem:
     tags = sorted({f"tag:{tag}" for sync in every for tag in sync.tags})
     known = ", ".join([*names, *tags]) or "none: no exposure has meta.reverse_etl"
     next_step = f"{closest(selector, [*names, *tags])}Name one of these, or use * for any text"
-    return Problem("--select", repr(selector), f"a sync or a tag: {known}", next_step)
+    return Problem("selection", repr(selector), f"a sync or a tag: {known}", next_step)

@@ -28,6 +28,7 @@ LINES = Changelog("model.shop.lines", "lines", "lines", ("shop", "id"), Changelo
     [
         "",
         "1",
+        "{}",
         "id=1",
         "[1]",
         '{"id": 1',
@@ -46,6 +47,7 @@ def test_what_is_no_key_is_refused_by_its_text(given: str) -> None:
         fitting(given, [PEOPLE, LINES])
     assert refused.value.exit_code is ExitCode.USAGE
     assert len(str(refused.value)) < 400
+    assert "found the columns ;" not in str(refused.value)
     assert "Ann" not in str(refused.value)
 
 

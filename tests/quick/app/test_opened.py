@@ -61,6 +61,32 @@ def test_the_command_plan_takes_the_override_that_the_next_push_takes_and_refuse
     assert (plan("--markdown").exception, found[1:]) == (None, [[]]), "nobody pushes a branch before its merge"
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            ["undelivered", "ordres"],
+            "selection: found 'ordres'; expected a sync or a tag: a, orders. Next: did you mean",
+        ),
+        (["test", "*", "--key", "{}"], "SYNC: found '*', which names a, orders; expected one sync. Next: name one"),
+        (
+            ["reconcile", "--leftovers", "keep"],
+            "--leftovers: found no --repair; expected both. Next: add it, or remove",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_to_write(
+    command: list[str], message: str, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "Place", lambda *_, **__: place)
+    configuration = place.project().configuration(MANIFEST)
+    configuration.resolved += [sync("orders", "orders")]
+    configuration.syncs += [configuration.resolved[1].sync]
+    error = CliRunner().invoke(cli.cli, command, standalone_mode=False).exception
+    assert isinstance(error, ConfigurationError)
+    assert str(error).startswith(message)
+
+
 @pytest.mark.guarantee("Guards")
 def test_a_failed_test_that_the_project_no_longer_has_blocks_no_command_for_it_can_never_pass(
     place: Any, monkeypatch: pytest.MonkeyPatch
