@@ -50,9 +50,9 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments
     if as_json:
         put_json(console.checked_as_json(results, source))
     else:
-        plan_only = ", plan only" if isinstance(configuration.destinations, PlanOnly) else ""
-        number = console.number_of(len(asked), "sync")
-        say(f"{number} of target {project.target}: configuration is valid{plan_only}", "info")
+        capture_only = ", capture only" if isinstance(configuration.destinations, PlanOnly) else ""
+        state = f"configuration is valid{capture_only}" if asked else "no exposure has config.meta.reverse_etl"
+        say(f"{console.number_of(len(asked), 'sync')} of target {project.target}: {state}", "info" if asked else "warn")
         for text, level in console.checked(results, source):
             say(text, level)
     return ExitCode.OK if all(result.is_well for result in results) else ExitCode.FAILED

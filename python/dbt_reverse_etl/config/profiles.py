@@ -68,14 +68,14 @@ def read_target(directories: Sequence[Path], target: str, project: DbtProject) -
     if not isinstance(outputs, Mapping):
         found = "no such block" if block is None else "no mapping `outputs`"
         expected = f"{BLOCK}: {{outputs: {{{target}: ...}}}}, for the project has syncs"
-        raise mistake(where, found, expected, f"add the block; `{target}: plan` plans and sends nothing")
+        raise mistake(where, found, expected, f"add the block; `{target}: plan` captures and sends nothing")
     _refuse_other_keys(file, block)
     if project.name:
         _refuse_other_projects(file, block, project.name)
     _refuse_other_profiles(file, block, target, project)
     if target not in outputs:
         expected = f"one of the targets there: {', '.join(map(str, outputs)) or 'none'}"
-        next_step = f"add `{target}: plan` to plan only, or its destinations; or run dbt with another --target"
+        next_step = f"add `{target}: plan` to capture alone, or its destinations; or run dbt with another --target"
         raise mistake(f"{where}.outputs", f"no target {target!r}", expected, next_step)
     return Place(str(file), (BLOCK, "outputs", target), project_dir=project.folder), outputs[target]
 

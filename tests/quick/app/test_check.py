@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from click.testing import CliRunner
 
 from dbt_reverse_etl.app.check import CheckedSync, check
 from dbt_reverse_etl.app.identity import id_of
 from dbt_reverse_etl.base.errors import DestinationError, Problem
 from dbt_reverse_etl.base.redaction import register_secret
+from dbt_reverse_etl.cli import cli
 from dbt_reverse_etl.config.destinations import ResolvedSync
 from dbt_reverse_etl.sinks.base import Rights, SinkTask
 from dbt_reverse_etl.sinks.sql.dialects.sqlite import SqliteSink
 from dbt_reverse_etl.terminal import console
+from tests.support.config.manifest import manifest
 from tests.support.delivery.pushers import sync
 
 SECRET, VALUE = "canary-Check7x9Q", 5772156649
@@ -74,6 +79,28 @@ def test_each_sync_says_what_a_push_lacks_and_what_was_not_tried_and_shows_no_se
     assert "  a -> crm.a: 1 missing; not tried: triggers" in lines
     assert "  b -> crm.b: nothing is missing that can be asked for; not tried: triggers" in lines
     assert "not tried: the channels of alerts: no message was sent" in lines
+
+
+def test_what_is_said_of_a_target_without_destinations_and_of_a_project_without_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dbt.cli.main", None)  # the last manifest is checked
+    monkeypatch.chdir(tmp_path)
+    made = manifest({"people": {"destination": "crm"}})
+    block = made["exposures"]["people"]["config"]["meta"]
+    (tmp_path / "target").mkdir()
+    (tmp_path / "dbt_project.yml").write_text("name: shop\nprofile: shop\n")
+    (tmp_path / "profiles.yml").write_text(
+        "shop: {target: dev, outputs: {dev: {}}}\ndbt_reverse_etl: {outputs: {dev: plan}}"
+    )
+
+    def said(config: dict[str, Any]) -> str:
+        made["exposures"]["people"]["config"] = config
+        (tmp_path / "target" / "manifest.json").write_text(json.dumps(made))
+        return CliRunner().invoke(cli, ["check"], standalone_mode=False).stdout.partition("\n")[0]
+
+    assert said({"meta": block}) == "1 sync of target dev: configuration is valid, capture only"
+    assert said({"metta": block}) == "0 syncs of target dev: no exposure has config.meta.reverse_etl"
 
 
 @pytest.mark.parametrize("names", [{"fields": {"id": "id", "nmae": "name"}}, {"where": "nmae is not null"}])

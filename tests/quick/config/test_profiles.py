@@ -189,6 +189,7 @@ class TestTargets:
         (problem,) = refused(write({"dev": "plan", "ci": "plan"}))
         assert "no target 'prod'" in problem
         assert "dev, ci" in problem or "ci, dev" in problem
+        assert "add `prod: plan` to capture alone" in problem
 
     @pytest.mark.parametrize(
         "text",
@@ -203,7 +204,7 @@ class TestTargets:
     )
     def test_a_file_without_outputs_is_an_error(self, write: Callable[[Any], Path], text: str) -> None:
         (problem,) = refused(write(text))
-        assert "prod: plan" in problem
+        assert "`prod: plan` captures and sends nothing" in problem
 
     @pytest.mark.parametrize(
         "text",
