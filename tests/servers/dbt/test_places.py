@@ -126,23 +126,30 @@ def test_a_command_reads_the_profiles_yml_that_dbt_reads(
     assert f"at_{place(*arguments).asked_target()}" == alias
 
 
+# Each has dbt parse all of the package.
 @pytest.mark.guarantee("dbt and its commands")
+@pytest.mark.parametrize(
+    ("asked", "profile", "target"),
+    [
+        ("prod", "other", "prod"),
+        pytest.param(None, "my_project", "dev", marks=pytest.mark.full),
+        pytest.param("ci", "my_project", "ci", marks=pytest.mark.full),
+    ],
+)
 def test_a_command_takes_the_target_that_the_manifest_was_made_for_and_refuses_another(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, profile: str, target: str
 ) -> None:
     monkeypatch.chdir(project)
     monkeypatch.setenv("DBT_PROFILES_DIR", str(project / "profiles"))
     install(project)
     configure(project, models={"+meta": {"reverse_etl": {"compare": "hash"}}})  # dbt puts it over that of the ledger
-    # Each other target or profile has dbt parse all of the package.
-    for asked, profile, target in (("prod", "other", "prod"), (None, "my_project", "dev"), ("ci", "my_project", "ci")):
-        forks.dbt(project, os.environ, "parse", *(["--target", asked] if asked else []), "--profile", profile)
-        assert profile_of(json.loads((project / "target" / "manifest.json").read_text())) == profile
-        assert place().project().target == target
-        assert place("--target", target).project().target == target
-        for other in PROFILE["outputs"].keys() - {target}:
-            with pytest.raises(ReverseEtlError, match=rf"expected {target}, the target of manifest\.json"):
-                place("--target", other).project()
+    forks.dbt(project, os.environ, "parse", *(["--target", asked] if asked else []), "--profile", profile)
+    assert profile_of(json.loads((project / "target" / "manifest.json").read_text())) == profile
+    assert place().project().target == target
+    assert place("--target", target).project().target == target
+    for other in PROFILE["outputs"].keys() - {target}:
+        with pytest.raises(ReverseEtlError, match=rf"expected {target}, the target of manifest\.json"):
+            place("--target", other).project()
 
 
 @pytest.mark.guarantee("dbt and its commands")
