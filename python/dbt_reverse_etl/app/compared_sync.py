@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,15 @@ from dbt_reverse_etl.app.context import HeadOfModel
 from dbt_reverse_etl.app.operations import deliver_again
 from dbt_reverse_etl.app.reconcile import LEFTOVER, Delivered, Differences, Reconciled, differences, undelivered_of
 from dbt_reverse_etl.app.sync_push import SyncPush
-from dbt_reverse_etl.base.errors import ConfigurationError, ExitCode, PositionLost, Problem, ReverseEtlError, SyncBusy
+from dbt_reverse_etl.base.errors import (
+    ConfigurationError,
+    DestinationError,
+    ExitCode,
+    PositionLost,
+    Problem,
+    ReverseEtlError,
+    SyncBusy,
+)
 from dbt_reverse_etl.base.redaction import redact
 from dbt_reverse_etl.delivery.lost import find_lost, remaining
 from dbt_reverse_etl.delivery.ports import Job
@@ -50,12 +59,13 @@ class ComparedSync(SyncPush):
     def _compared(self, head: Head | None) -> tuple[Delivered, Job, PositionLost | None]:
         """What every row has reached; where the position says nothing, what the model has, and why."""
         lost = self._lost(head)
+        if head is None:
+            return *(self._model() if lost else self._delivered()), lost
+        model, job = self._model()
         if lost is None:
-            delivered, job = self._delivered()
-            lost = find_lost(job, self._ports(delivered.spec, self._head), self.state)
-            if lost is None:
-                return delivered, job, None
-        return *self._model(), lost
+            with suppress(DestinationError):  # who reads it hears of that, too
+                lost = find_lost(job, self._ports(model.spec, self._head), self.state)
+        return (model, job, lost) if lost else (*self._delivered(), None)
 
     def _reconciled(
         self, found: Differences | None, lost: PositionLost | None, left: str, note: str, *, is_repaired: bool

@@ -52,8 +52,9 @@ def malformed(answer: object) -> str | None:
         given = getattr(answer, name)
         if given is not None and not isinstance(given, kinds):
             return f"{name} of {type(given).__name__}"
-    if not all(isinstance(index, int) for index in (*answer.maybe_applied, *answer.in_part)):
-        return "maybe_applied or in_part of other than int"
+    for indexes in (answer.maybe_applied, answer.in_part):
+        if not isinstance(indexes, tuple) or not all(isinstance(index, int) for index in indexes):
+            return "maybe_applied or in_part that is no tuple of int"
     wrong = (one for one in results if not _is_result(one))
     return next((f"a result of {type(one).__name__}" for one in wrong), None)
 

@@ -104,8 +104,9 @@ def send_one(place: Place, as_json: bool, sync: str, key: str) -> int:
 
     found = Opened(place, (sync,), reaches=True, sends=True)
     if len(found.chosen) != 1:
-        names = ", ".join(one.sync.name for one in found.chosen) or "none that is switched on"
-        raise mistake("SYNC", f"{sync!r}, which names {names}", "one sync", "name one of them")
+        names = ", ".join(one.sync.name for one in found.chosen)
+        what, next_step = (names, "name one of them") if names else ("none that is switched on", "enable it")
+        raise mistake("SYNC", f"{sync!r}, which names {what}", "one sync", next_step)
     fitting(key, [one.sync.changelog for one in found.chosen])
     with found as opened:
         report = opened.pusher.push(opened.chosen[0], opened.overview, key)

@@ -21,6 +21,7 @@ from dbt_reverse_etl.config.validation import Path as KeyPath
 from dbt_reverse_etl.config.validation import (
     Place,
     closest,
+    described,
     is_unlisted,
     mapping_of,
     secret_mappings,
@@ -117,9 +118,9 @@ def collect_destinations(
 
 def _unknown(place: Place, name: str, named: Iterable[str]) -> Problem:
     expected = f"a destination of this target in profiles.yml: {', '.join(sorted(named)) or 'none'}"
-    return Problem(
-        place.at("destination"), repr(name), expected, f"{closest(name, [*named])}Add it there, or correct the name"
-    )
+    found = repr(name) if re.fullmatch(r"[\w.-]+", name) else described(name)  # a URL may hold a password
+    next_step = f"{closest(name, [*named])}Add it there, or correct the name"
+    return Problem(place.at("destination"), found, expected, next_step)
 
 
 def _destination(  # noqa: PLR0913, PLR0917  (each is a fact of the surroundings)

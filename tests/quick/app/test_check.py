@@ -100,7 +100,8 @@ def test_what_is_said_of_a_target_without_destinations_and_of_a_project_without_
         return CliRunner().invoke(cli, ["check"], standalone_mode=False).stdout.partition("\n")[0]
 
     assert said({"meta": block}) == "1 sync of target dev: configuration is valid, capture only"
-    assert said({"metta": block}) == "0 syncs of target dev: no exposure has config.meta.reverse_etl"
+    nothing = "0 syncs of target dev: no exposure that is switched on has config.meta.reverse_etl"
+    assert said({"metta": block}) == nothing
 
 
 @pytest.mark.parametrize("names", [{"fields": {"id": "id", "nmae": "name"}}, {"where": "nmae is not null"}])

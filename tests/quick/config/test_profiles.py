@@ -184,6 +184,15 @@ class TestTargets:
         ]
         assert len(caught.value.problems) == 2 + bool(other)
 
+    def test_a_destination_that_is_no_name_is_not_shown_for_it_may_hold_a_password(
+        self, write: Callable[[Any], Path]
+    ) -> None:
+        wrong = manifest({"crm_c": {"destination": "postgres://etl:open-sesame@db/crm", "mode": "miror"}})
+        with pytest.raises(ConfigurationError) as caught:
+            configure(wrong, [write({"dev": {"crm": {"type": "no such type"}}})], "dev", {})
+        assert "open-sesame" not in str(caught.value)
+        assert "destination: found a text; expected a destination of this target" in str(caught.value)
+
     @pytest.mark.guarantee("Configuration")
     def test_a_target_that_is_not_there_is_an_error_that_lists_the_targets(self, write: Callable[[Any], Path]) -> None:
         (problem,) = refused(write({"dev": "plan", "ci": "plan"}))

@@ -112,7 +112,8 @@ def test_a_sink_that_raises_leaves_its_rows_unknown_and_its_words_unsaid() -> No
         (Delivery((RowResult(0, Outcome.REJECTED, ValueError()),)), "a result of RowResult"),  # type: ignore[arg-type]
         (Delivery(retry_after="30"), "retry_after of str"),  # type: ignore[arg-type]
         (Delivery(stop=ValueError()), "stop of ValueError"),  # type: ignore[arg-type]
-        (Delivery((), maybe_applied=("0",)), "maybe_applied or in_part of other than int"),  # type: ignore[arg-type]
+        (Delivery((), maybe_applied=("0",)), "maybe_applied or in_part that is no tuple of int"),  # type: ignore[arg-type]
+        (Delivery((), in_part=3), "maybe_applied or in_part that is no tuple of int"),  # type: ignore[arg-type]
     ],
 )
 def test_an_answer_without_the_form_of_one_leaves_its_rows_unknown_and_names_the_sink(answer: Any, found: str) -> None:

@@ -159,6 +159,14 @@ def test_a_ledger_that_is_dropped_or_exchanged_is_noticed_at_every_destination_u
     shop.run()
     shop.equal()
 
+    # Both are lost: a record at the destination alone tells it.
+    shop.sql("drop table {s}.people")
+    shop.sql("drop table {s}.reverse_etl_ledger")
+    lost = shop.run(well=False)
+    compared = found_by(shop.project)
+    for sync in ("to_sqlite", "to_postgres"):
+        assert (lost.sync(sync), compared[sync]["exit_code"]) == ("ERROR other_ledger", LOST), compared[sync]
+
 
 @pytest.mark.full
 @pytest.mark.guarantee("Crashes and claims")
