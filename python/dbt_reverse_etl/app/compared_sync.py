@@ -63,7 +63,7 @@ class ComparedSync(SyncPush):
             return *(self._model() if lost else self._delivered()), lost
         model, job = self._model()
         if lost is None:
-            with suppress(DestinationError):  # who reads it hears of that, too
+            with suppress(DestinationError):  # `read` raises it where it matters
                 lost = find_lost(job, self._ports(model.spec, self._head), self.state)
         return (model, job, lost) if lost else (*self._delivered(), None)
 

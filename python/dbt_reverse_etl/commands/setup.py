@@ -51,11 +51,8 @@ def check(place: Place, selectors: tuple[str, ...], as_json: bool, dbt_arguments
         put_json(console.checked_as_json(results, source))
     else:
         capture_only = ", capture only" if isinstance(configuration.destinations, PlanOnly) else ""
-        state = (
-            f"configuration is valid{capture_only}"
-            if asked
-            else "no exposure that is switched on has config.meta.reverse_etl"
-        )
+        nothing = "no exposure that is switched on has config.meta.reverse_etl"
+        state = f"configuration is valid{capture_only}" if asked else nothing
         say(f"{console.number_of(len(asked), 'sync')} of target {project.target}: {state}", "info" if asked else "warn")
         for text, level in console.checked(results, source):
             say(text, level)

@@ -51,6 +51,7 @@ class Sent:
     @property
     def trouble(self) -> str:
         """What the destination answered where it neither took nor refused a row; empty: nothing."""
+        # Rows that wait come first, with the answer of an earlier run.
         return next((row.reason for row in reversed(self.undelivered) if row.outcome in TROUBLE), "")
 
     def __add__(self, other: Sent) -> Sent:

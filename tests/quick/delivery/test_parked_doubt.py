@@ -232,6 +232,22 @@ def test_a_ledger_of_an_earlier_build_parks_each_row_in_doubt() -> None:
     assert not replace(row, in_flight=False).waits(NOW, park_doubt=True)
 
 
+def test_a_run_that_brought_nothing_over_names_its_own_answer_and_not_that_of_rows_which_wait() -> None:
+    class Failing(CountingSink):
+        answer, outcome = "no answer in time", Outcome.UNKNOWN
+
+        def deliver(self, batch: Batch) -> Delivery:
+            return Delivery.of_all(batch.rows.num_rows, self.outcome, self.answer)
+
+    desk = ParkingDesk()
+    desk.sink, desk.policy = Failing(), POLICY.parking_doubt()
+    desk.push({"k0": 1})
+    desk.sink.answer, desk.sink.outcome = "no connection", Outcome.RETRYABLE
+    result = desk.push({"k0": 1, "k1": 1})
+    assert (result.status, desk.state().undelivered["k0"].reason) == (Status.FAILED, "no answer in time")
+    assert result.message == "no connection; the destination did not take a single row"
+
+
 def test_a_destination_that_leaves_every_row_in_doubt_stops_the_sync_instead_of_parking_all_of_it() -> None:
     class Hanging(CountingSink):
         def deliver(self, batch: Batch) -> Delivery:

@@ -298,7 +298,7 @@ def test_a_commit_that_fails_is_unknown_unless_surely_not_applied(
         broken = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=CommitFails)
         broken.says, broken.applied, sink._connection = says, applied, broken
         assert deliver(sink, a_task(), people(person(1))) == [outcome]
-        assert (sink._connection is None) is (outcome is UNKNOWN), "after a doubt the file is opened anew"
+        assert (sink._connection is None) is (outcome is UNKNOWN), "after a doubt the file is opened again"
         sink._drop_connection()
         assert sink.settle(["claim-1"]) == {"claim-1": True if applied else None}
         assert deliver(sink, a_task(), people(person(1))) == [DELIVERED]
